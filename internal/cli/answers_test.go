@@ -174,6 +174,7 @@ name: lost
 targetRef: {kind: Gateway, name: egde, sectionName: http}
 rules: {authentication: {a: {}}}
 `))
+	h.server.Inspected = nil // apply asks, too
 	h.serveDocument([]byte(`{"kind": "AuthPolicy", "mesh": "default", "asOf": 1841, "items": [
 		{"mesh": "default", "name": "gw", "conditions": [
 			{"type": "Accepted", "status": "True", "reason": "Accepted"}, {"type": "Enforced", "status": "False", "reason": "Overridden"}]},

@@ -155,7 +155,9 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	} else {
 		found, missing := fleetFindings(bounded, c, a.fleetBudget, revision, response.GetResults())
 		a.warnOfFleet(found, missing, response.GetResults())
-		findings = append(findings, found...)
+		for _, advice := range found {
+			findings = append(findings, viewFinding(advice))
+		}
 	}
 	if err := a.printResults(o.output.Value, response.GetResults(), revision, findings); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy/answer"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 )
@@ -13,8 +14,7 @@ import (
 // withZones adds what the zones, which know the dataplanes, say of a policy to what the
 // global says of it. An answer that lacks a zone says so.
 func (s *inspectService) withZones(ctx context.Context, req *meridianv1.InspectRequest, kind resource.Kind, own *meridianv1.InspectResponse) *meridianv1.InspectResponse {
-	d, ok := resource.Describe(kind)
-	if !ok || d.Class != resource.SourceDestination && d.Class != resource.TargetRef {
+	if !question.AsksProxies(kind) {
 		return own
 	}
 	known := s.zones(ctx)

@@ -3,6 +3,7 @@ package question
 import (
 	"errors"
 	"io"
+	"slices"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/policy"
@@ -57,6 +58,7 @@ func (q Policy) Ask(m *policy.Matcher, at At) (any, error) {
 func (q Policy) survey(document any, view policy.View, at At) {
 	a := document.(*answer.PolicyAnswer)
 	a.Warn(view, surveyors()...)
+	a.Warnings = append(a.Warnings, at.Unenforced...)
 	a.Conditions = append(append(a.Conditions, at.held(resource.Key{Kind: q.Kind, Mesh: at.Mesh, Name: q.Name})...), at.Enforced...)
 }
 
@@ -79,4 +81,17 @@ func (q Policy) Restrict(document []byte, may answer.May) ([]byte, error) {
 		return restrict[answer.RuleAnswer](document, may)
 	}
 	return restrict[answer.PolicyAnswer](document, may)
+}
+
+// AsksProxies reports whether an answer about a resource of a kind rests on proxies: what
+// they do not obey of it is a warning.
+func AsksProxies(kind resource.Kind) bool {
+	d, ok := resource.Describe(kind)
+	switch {
+	case !ok:
+		return false
+	case d.Class == resource.SourceDestination || d.Class == resource.TargetRef:
+		return true
+	}
+	return slices.Contains([]resource.Kind{resource.KindMesh, resource.KindDataplane, resource.KindHTTPRoute, resource.KindGRPCRoute}, kind)
 }

@@ -59,6 +59,9 @@ type At struct {
 	// Enforced is what the proxies of the zone do with the policy that is asked about;
 	// empty where none uses it.
 	Enforced []policy.Condition
+	// Unenforced are the warnings about proxies of the zone that do not obey what is asked
+	// about.
+	Unenforced []answer.Warning
 	// Dataplanes lists the dataplanes of a mesh, or of all; nil where the question
 	// is not taken.
 	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)

@@ -19,6 +19,8 @@ import (
 	"meridian/internal/service/discovery"
 	"meridian/internal/turns"
 	"meridian/internal/xds"
+	"meridian/internal/xds/enforce"
+	"meridian/internal/xds/serve"
 	"meridian/internal/xds/world"
 )
 
@@ -32,12 +34,22 @@ type inspectService struct {
 	// maxBytes bounds an answer; 0 is maxAnswerBytes.
 	maxBytes int
 	proxies  *dataplane.Service
-	xds      *discovery.Service
+	xds      proxyStreams
 	// resources are what proxies are to have, made of the matching and of world.
 	resources xds.Source
 	world     *world.World
 	// turns bound how many questions are answered at once, fairly between callers.
 	turns *turns.Turns
+}
+
+// proxyStreams are the proxies that follow the zone over xDS: *discovery.Service.
+type proxyStreams interface {
+	Proxies() []resource.Key
+	Dialects(resource.Key) []xds.Dialect
+	Follows(resource.Key, xds.Dialect) (withheld string, ok bool)
+	Status(resource.Key) []discovery.StreamStatus
+	Deliveries(resource.Key, xds.Dialect, []*xds.Resource) []serve.Delivery
+	Behind(resource.Revision) map[resource.Key]enforce.State
 }
 
 // maxAnswerBytes leaves space for the envelope of the largest message.
@@ -61,14 +73,20 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	var answered question.Answered
 	err = s.turns.Question(ctx, who, func() (err error) {
 		var enforced []policy.Condition
+		var unenforced []answer.Warning
 		if about, ok := asked.(question.Policy); ok { // before the answer, which reads the matching itself
-			enforced, err = s.enforced(resource.Key{Kind: about.Kind, Mesh: resource.MeshName(req.GetMesh()), Name: about.Name})
-			if err != nil {
+			key := resource.Key{Kind: about.Kind, Mesh: resource.MeshName(req.GetMesh()), Name: about.Name}
+			if enforced, err = s.enforced(key); err != nil {
 				return err
+			}
+			if question.AsksProxies(about.Kind) && about.Rule == "" {
+				if unenforced, err = s.unenforced(key); err != nil {
+					return err
+				}
 			}
 		}
 		answered, err = question.Answer(asked, s.matching, question.At{
-			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, Enforced: enforced,
+			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, Enforced: enforced, Unenforced: unenforced,
 			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
 		})
 		return err

@@ -62,7 +62,7 @@ func MergePolicies(parts []Part, incomplete func([]Rejected) []Absence) ([]byte,
 		for i := range a.Superseded {
 			a.Superseded[i].Zone = zone
 		}
-		a.said = []said{{zone == "", a.Warnings, a.MeshDataplanes}}
+		a.said = []said{{zone == "", zone, a.Warnings, a.MeshDataplanes}}
 	}, func(merged, a *PolicyAnswer) {
 		merged.AsOf = min(merged.AsOf, a.AsOf)
 		merged.Dataplanes = append(merged.Dataplanes, a.Dataplanes...)

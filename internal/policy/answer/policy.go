@@ -40,6 +40,8 @@ type Warning struct {
 	Message string `json:"message"`
 	// OfDataplanes is set where it rests on the dataplanes that there are.
 	OfDataplanes bool `json:"ofDataplanes,omitempty"`
+	// Unenforced is set where it is about proxies that do not obey the place.
+	Unenforced *Unenforced `json:"unenforced,omitempty"`
 }
 
 // String prints "path: message", as apply does.
@@ -53,7 +55,7 @@ func (a *PolicyAnswer) WarningLines() []string {
 	lines := make([]string, len(a.Warnings))
 	for i, w := range a.Warnings {
 		lines[i] = w.String()
-		if w.OfDataplanes && len(a.Incomplete) > 0 {
+		if w.OfDataplanes && w.Unenforced == nil && len(a.Incomplete) > 0 {
 			lines[i] += " (in the zones that answered)"
 		}
 	}
@@ -107,6 +109,7 @@ func (a *PolicyAnswer) Warn(view policy.View, surveyors ...policy.Surveyor) {
 // said is what one zone, or the global itself, warns of, and from how many dataplanes.
 type said struct {
 	own        bool // of the global
+	zone       resource.ZoneName
 	warnings   []Warning
 	dataplanes int
 }
@@ -119,7 +122,8 @@ const maxWarning = 2 << 10
 // warns of. Of several messages about one place the longest is kept, which names what
 // was probably meant. What does not rest on dataplanes the global knows itself: where
 // it has said it, what zones say of it does not count. Messages of zones that are longer
-// than any that this release writes are left out.
+// than any that this release writes are left out. What proxies do not obey is counted by
+// zone.
 func together(all []said) []Warning {
 	warnings := []Warning{}
 	own := slices.ContainsFunc(all, func(s said) bool { return s.own })
@@ -130,7 +134,7 @@ func together(all []said) []Warning {
 		}
 		seen := map[string]bool{}
 		for _, w := range s.warnings {
-			if !s.own && len(w.Message) > maxWarning {
+			if w.Unenforced != nil || !s.own && len(w.Message) > maxWarning {
 				continue
 			}
 			if !w.OfDataplanes {
@@ -153,7 +157,7 @@ func together(all []said) []Warning {
 			warnings = append(warnings, longest[path])
 		}
 	}
-	return warnings
+	return append(warnings, unenforced(all)...)
 }
 
 // SupersededDataplane is a dataplane on which the successor holds in place of a

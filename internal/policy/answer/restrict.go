@@ -88,7 +88,10 @@ func (may May) absences(all []Absence) {
 func (a *ConnectionAnswer) HideZones(may May) { may.absences(a.Incomplete) }
 
 // HideZones hides the zones that the reader may not read.
-func (a *PolicyAnswer) HideZones(may May) { may.absences(a.Incomplete) }
+func (a *PolicyAnswer) HideZones(may May) {
+	may.absences(a.Incomplete)
+	may.hideUnenforced(a.Warnings)
+}
 
 // HideZones hides the zones that the reader may not read.
 func (a *ProxiesAnswer) HideZones(may May) { may.absences(a.Incomplete) }

@@ -231,6 +231,19 @@ func (d *Service) Dialects(key resource.Key) []xds.Dialect {
 	return slices.Compact(dialects)
 }
 
+// Follows reports whether a dataplane has a proxy of a kind that is connected, and why
+// nothing is sent to it; withheld is empty when something is.
+func (d *Service) Follows(key resource.Key, dialect xds.Dialect) (withheld string, ok bool) {
+	for _, s := range d.streamsOf(key) {
+		if s.dialect == dialect {
+			s.mu.Lock()
+			withheld, ok = s.withheld, true
+			s.mu.Unlock()
+		}
+	}
+	return withheld, ok
+}
+
 // Deliveries returns how far each of some resources has come to the proxies of a
 // dataplane that speak a dialect: of several streams that subscribe to it, on the one
 // that has the most to be looked at.

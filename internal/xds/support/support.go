@@ -77,6 +77,22 @@ func Field(d xds.Dialect, kind resource.Kind, path string) (Answer, bool) {
 	return find(d, kind, direction, field)
 }
 
+// Written returns the answer for a field as a document writes it: the names of the
+// members that lead to it in the spec, with [] for an item of a list. direction is
+// "from" or "to" for what holds on inbounds or outbounds only, else empty. It is false
+// for a kind that does not concern proxies.
+func Written(d xds.Dialect, kind resource.Kind, path []string) (a Answer, direction string, ok bool) {
+	if table(d)[kind] == nil || len(path) == 0 {
+		return Answer{}, "", false
+	}
+	direction, field, configured := place(kind, path)
+	if !configured {
+		return Answer{Status: Decided}, direction, true
+	}
+	a, ok = find(d, kind, direction, field)
+	return a, direction, ok
+}
+
 // Configured returns the answer for a field of what a policy configures: the names of
 // the members that lead to it, with [] for an item of a list. direction is "from" for
 // what holds on inbounds.

@@ -181,11 +181,11 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 			})
 		}
 	}
-	known := w.Mesh(key.Mesh).Secure()
+	anyCaller := AnyCaller(w.Mesh(key.Mesh), dialect)
 	for i := range rules {
 		list = append(list, ruleGaps(&rules[i], dialect)...)
-		if !known && dialect == xds.GRPC {
-			list = append(list, permissionGaps(&rules[i])...)
+		if anyCaller != "" && dialect == xds.GRPC {
+			list = append(list, permissionGaps(&rules[i], anyCaller)...)
 		}
 	}
 	outbounds := generate.Outbound(spec)
@@ -281,14 +281,14 @@ func visitRule(r *policy.Rule, visit func(source resource.Key, direction string,
 }
 
 // permissionGaps are those of permissions in a mesh where it is not known who calls.
-func permissionGaps(r *policy.Rule) (list []Gap) {
-	if r.Kind != resource.KindTrafficPermission && r.Kind != resource.KindMeshTrafficPermission {
+func permissionGaps(r *policy.Rule, why string) (list []Gap) {
+	if !Permission(r.Kind) {
 		return nil
 	}
 	for _, p := range r.Policies() {
 		list = append(list, Gap{
 			Attachment: r.Attachment.String(), Kind: p.Kind, Name: p.Name, Status: support.Unsupported,
-			Note: "who calls is known only in a mesh with mutual TLS whose mode is STRICT: every caller is accepted",
+			Note: why,
 		})
 	}
 	return list
