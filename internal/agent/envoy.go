@@ -129,7 +129,11 @@ func (s *supervisor) configuration() ([]byte, error) {
 		"dynamic_resources": object{
 			"ads_config": object{
 				"api_type": "DELTA_GRPC", "transport_api_version": "V3",
-				"grpc_services": []object{{"envoy_grpc": object{"cluster_name": "meridian_zone"}}},
+				"grpc_services": []object{{"envoy_grpc": object{
+					"cluster_name": "meridian_zone",
+					// Without this, the pauses of an Envoy whose zone was away are up to 30 s.
+					"retry_policy": object{"retry_back_off": object{"base_interval": seconds(firstPause), "max_interval": seconds(maxPause)}},
+				}}},
 			},
 			"cds_config": ads, "lds_config": ads,
 		},
@@ -148,6 +152,9 @@ func (s *supervisor) configuration() ([]byte, error) {
 		}}}},
 	}, "", "  ")
 }
+
+// seconds is a duration as configurations have it.
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s" }
 
 // run keeps Envoy running until ctx ends, and then drains and stops it. Others are told
 // to send requests for as long as it is ready.

@@ -41,6 +41,7 @@ type zone struct {
 	feed     *feed.Feed
 	service  *discovery.Service
 	address  string
+	stop     func()
 	revision resource.Revision
 
 	mu sync.Mutex
@@ -84,26 +85,34 @@ func newZone(t *testing.T) *zone {
 	z := &zone{t: t, store: store.New(store.DefaultOptions()), touched: map[resource.Key]resource.Revision{}}
 	w := world.New("east")
 	z.feed = feed.New(livematch.New(policy.NewMatcher(engines.All()...).Following(w), z.store), w)
-	z.service = discovery.New(discovery.Config{Source: source{z.feed, z}, Dataplanes: dataplanes{}, Budget: limits.New(1<<30, 1<<30), Refused: func(string) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	z.serve("127.0.0.1:0")
+	z.t.Cleanup(func() { z.stop() })
+	z.apply(z.put(resource.KindMesh, "", "m", "{}"))
+	return z
+}
+
+// serve serves xDS at an address until stop, without which nothing is left of what
+// streams had.
+func (z *zone) serve(address string) {
+	z.t.Helper()
+	service := discovery.New(discovery.Config{Source: source{z.feed, z}, Dataplanes: dataplanes{}, Budget: limits.New(1<<30, 1<<30), Refused: func(string) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return handler(srv, proxyStream{stream})
 	}))
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, z.service)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	z.address = listener.Addr().String()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, service)
+	listener, err := net.Listen("tcp", address)
+	require.NoError(z.t, err)
+	z.service, z.address = service, listener.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(listener) })
-	running.Go(func() { _ = z.service.Run(ctx) })
-	t.Cleanup(func() {
+	running.Go(func() { _ = service.Run(ctx) })
+	z.stop = func() {
 		cancel()
-		z.service.Close()
+		service.Close()
 		server.Stop()
 		running.Wait()
-	})
-	z.apply(z.put(resource.KindMesh, "", "m", "{}"))
-	return z
+	}
 }
 
 func (z *zone) put(kind resource.Kind, mesh resource.MeshName, name, spec string) store.Op {
@@ -151,7 +160,7 @@ func (z *zone) launch(name string) *envoy {
 		"admin": {"address": {"pipe": {"path": "ADMIN", "mode": 384}}},
 		"node": {"id": "m/%[1]s", "cluster": "m", "metadata": {"meridian.io/instance": "%[1]s"}},
 		"dynamic_resources": {
-			"ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "zone"}}]},
+			"ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "zone", "retry_policy": {"retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"}}}}]},
 			"cds_config": {"ads": {}, "resource_api_version": "V3"}, "lds_config": {"ads": {}, "resource_api_version": "V3"}},
 		"static_resources": {"clusters": [{"name": "zone", "type": "STATIC", "connect_timeout": "5s",
 			"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -164,7 +173,7 @@ func (z *zone) launch(name string) *envoy {
 // at the current revision, and returns what it has refused.
 func (z *zone) settle(name string) (refused []string) {
 	z.t.Helper()
-	_, err := z.feed.Resources(policy.DataplaneKey("m", name), meridianxds.Envoy) // changes are matched when they are asked for
+	set, err := z.feed.Resources(policy.DataplaneKey("m", name), meridianxds.Envoy) // changes are matched when they are asked for
 	require.NoError(z.t, err)
 	for {
 		streams := z.service.Status(policy.DataplaneKey("m", name))
@@ -178,7 +187,7 @@ func (z *zone) settle(name string) (refused []string) {
 				for _, r := range t.Rejections {
 					refused = append(refused, r.Resource.Ref().String()+": "+r.Detail)
 				}
-				settled = settled && (t.State == serve.Rejected || t.State == serve.Synced && t.Revision >= revision || t.State == serve.NotSent)
+				settled = settled && (t.State == serve.Rejected || t.State == serve.Synced && t.Revision >= revision || t.State == serve.NotSent && len(set.Of(t.Type)) == 0)
 			}
 		}
 		if settled {
@@ -219,6 +228,7 @@ func free(t *testing.T) int {
 type server struct {
 	name string
 	port int
+	web  *http.Server
 	// status is what it answers with when not 0, for as many requests as fail says.
 	status, fail atomic.Int32
 	// block has requests wait for their end.
@@ -239,6 +249,7 @@ func start(t *testing.T, name string) *server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	web := &http.Server{Handler: s, Protocols: protocols, ReadHeaderTimeout: time.Minute}
+	s.web = web
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -257,6 +268,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.seen.Store(r)
 	if s.block.Load() {
 		<-r.Context().Done()
+		return
+	}
+	if r.Header.Get("Content-Type") == "application/grpc" { // an empty message, and that all is well
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+		_, _ = w.Write(make([]byte, 5))
 		return
 	}
 	w.Header().Set("served-by", s.name)

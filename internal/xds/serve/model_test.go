@@ -90,9 +90,10 @@ func idOf(r *xds.Resource) id { return id{r.Ref(), r.Version} }
 // model is a client as the protocol describes it, with the network between it and
 // the stream, and random sets.
 type model struct {
-	t      *rapid.T
-	delta  bool
-	follow bool // it asks for clusters that routes name, as gRPC does, not for all
+	t       *rapid.T
+	delta   bool
+	follow  bool // it asks for clusters that routes name, as gRPC does, not for all
+	patient bool // it answers clusters once it has been sent their endpoints after them, as Envoy does
 
 	stream *Stream
 	memory *Memory
@@ -111,6 +112,16 @@ type model struct {
 	lastAck [len(xds.Types)]string // its last nonce
 	open    [len(xds.Types)]int    // responses that it has not answered
 	sent    int
+	// warming are clusters whose endpoints have not come since, and answer is what waits for
+	// them.
+	warming map[string]bool
+	answer  *Request
+	// used is when the client last had routes to a cluster.
+	used map[string]time.Time
+	// ghosts are names that it subscribes to and that never exist; told are those it has
+	// been told about.
+	ghosts [len(xds.Types)]map[string]bool
+	told   map[xds.Ref]bool
 	// abrupt: it may be sent routes that nothing introduces, since it has left responses
 	// unread for a long time, or has routes of another stream.
 	abrupt bool
@@ -122,7 +133,9 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		t: t, delta: rapid.Bool().Draw(t, "delta"), follow: rapid.Bool().Draw(t, "follow"),
 		memory: &Memory{}, now: time.Unix(1_000_000, 0), poison: map[id]bool{}, accepted: map[id]bool{}, cache: map[xds.Ref]*xds.Resource{},
+		used: map[string]time.Time{},
 	}
+	m.patient = m.delta && !m.follow
 	m.connect()
 	return m
 }
@@ -136,8 +149,9 @@ func (m *model) connect() {
 		m.cache = map[xds.Ref]*xds.Resource{}
 	}
 	m.abrupt = m.abrupt || len(m.cache) > 0
+	m.warming, m.answer, m.told = map[string]bool{}, nil, map[xds.Ref]bool{}
 	for i := range m.names {
-		m.names[i] = map[string]bool{}
+		m.names[i], m.ghosts[i] = map[string]bool{}, map[string]bool{}
 	}
 	m.lastAck, m.open = [len(xds.Types)]string{}, [len(xds.Types)]int{}
 	if m.follow {
@@ -246,22 +260,68 @@ func (m *model) deliverResponse() {
 		m.checkUsable(got)
 		m.cache[got.Ref()] = got
 		m.accepted[idOf(got)] = true
+		m.told[got.Ref()] = true
+		switch r.Type {
+		case xds.Cluster:
+			m.warming[got.Name] = m.patient
+		case xds.Endpoints:
+			delete(m.warming, got.Name[1:])
+		case xds.Listener, xds.Route:
+		}
 	}
 	for _, name := range r.Removed {
-		delete(m.cache, xds.Ref{Type: r.Type, Name: name})
+		m.told[xds.Ref{Type: r.Type, Name: name}] = true
+		m.remove(xds.Ref{Type: r.Type, Name: name})
 	}
 	if !m.delta && r.Type.Implied() {
 		for ref := range m.cache {
 			if ref.Type == r.Type && !named[ref.Name] {
-				delete(m.cache, ref)
+				m.remove(ref)
 			}
 		}
 	}
-	m.lastAck[r.Type] = r.Nonce
-	m.open[r.Type]--
-	m.request(r.Type, answer)
+	if answer.Type = r.Type; r.Type == xds.Cluster {
+		m.answer = &answer
+	} else {
+		m.reply(answer)
+	}
 	m.resubscribe()
+	if m.answer != nil && !slices.Contains(slices.Collect(maps.Values(m.warming)), true) {
+		m.reply(*m.answer)
+		m.answer = nil
+	}
 	m.checkClosed()
+	m.noteUse()
+}
+
+// reply answers a response.
+func (m *model) reply(answer Request) {
+	m.lastAck[answer.Type] = answer.Nonce
+	m.open[answer.Type]--
+	m.request(answer.Type, answer)
+}
+
+// remove has the client lose a resource. A cluster of Envoy goes when it has had no routes
+// to it for the drain time.
+func (m *model) remove(ref xds.Ref) {
+	if ref.Type == xds.Cluster {
+		delete(m.warming, ref.Name)
+		if last, used := m.used[ref.Name]; used && m.patient && m.cache[ref] != nil && m.now.Sub(last) < drain {
+			m.t.Fatalf("%s is removed %s after its last use", ref, m.now.Sub(last))
+		}
+	}
+	delete(m.cache, ref)
+}
+
+// noteUse notes which clusters the client's routes lead to.
+func (m *model) noteUse() {
+	for _, r := range m.cache {
+		for _, used := range r.Uses {
+			if used.Type == xds.Cluster {
+				m.used[used.Name] = m.now
+			}
+		}
+	}
 }
 
 // resubscribe asks for what the cache refers to, and drops what it does not.
@@ -272,7 +332,7 @@ func (m *model) resubscribe() {
 		if step.of == xds.Cluster && !m.follow {
 			continue
 		}
-		want := map[string]bool{}
+		want := maps.Clone(m.ghosts[step.of])
 		for ref, r := range m.cache {
 			for _, used := range r.Uses {
 				if ref.Type == step.by && used.Type == step.of {
@@ -393,10 +453,11 @@ func (m *model) settle() {
 				m.t.Fatalf("it does not come to an end")
 			}
 		}
-		m.now = m.now.Add(2 * drain)
-		m.pump()
-		m.now = m.now.Add(2 * drain)
-		m.pump()
+		for range 2 {
+			m.now = m.now.Add(2 * drain)
+			m.noteUse()
+			m.pump()
+		}
 	}
 }
 
@@ -438,6 +499,13 @@ func (m *model) checkSettled() {
 	for ref := range m.cache {
 		if m.set.Get(ref) == nil && ref.Type != xds.Endpoints && (m.delta || ref.Type.Implied()) {
 			m.t.Fatalf("%s is still there", ref)
+		}
+	}
+	for _, typ := range xds.Types {
+		for name := range m.ghosts[typ] {
+			if ref := (xds.Ref{Type: typ, Name: name}); !m.told[ref] {
+				m.t.Fatalf("%s: the client waits for an answer", ref)
+			}
 		}
 	}
 	for _, s := range m.stream.Status(m.now) {
@@ -489,16 +557,30 @@ func converge(t *rapid.T) {
 			}
 			m.request(typ, Request{Nonce: "0", Rejected: true, Detail: "stale"})
 		},
+		"ghost": func(*rapid.T) {
+			typ := rapid.SampledFrom(xds.Types[:]).Draw(t, "type")
+			if !m.delta {
+				typ = xds.Endpoints // the other variant cannot say it of others
+			}
+			m.ghosts[typ]["ghost"], m.names[typ]["ghost"] = true, true
+			m.request(typ, Request{Subscribe: []string{"ghost"}})
+		},
 		"time": func(*rapid.T) {
 			for len(m.toServer) > 0 { // requests do not take that long
 				m.deliverRequest()
 			}
 			m.abrupt = m.abrupt || len(m.toClient) > 0
 			m.now = m.now.Add(drain / 2)
+			m.noteUse()
 			m.pump()
 		},
 		"reconnect": func(*rapid.T) { m.connect(); m.pump() },
-		"settle":    func(*rapid.T) { m.checkSettled() },
+		"restart": func(*rapid.T) { // of the zone, which forgets what was rejected
+			m.memory = &Memory{}
+			m.connect()
+			m.pump()
+		},
+		"settle": func(*rapid.T) { m.checkSettled() },
 	})
 	m.checkSettled()
 }

@@ -63,6 +63,12 @@ func (s *Stream) removals(typ xds.Type, pending bool, now time.Time) []change {
 	if !t.asked || t.out != nil {
 		return nil
 	}
+	if typ == xds.Cluster && s.anew {
+		s.anew = false
+		for _, e := range t.entries {
+			e.unused = time.Time{}
+		}
+	}
 	var changes []change
 	for _, name := range s.wanted(typ) {
 		e, ref := t.entries[name], xds.Ref{Type: typ, Name: name}
@@ -80,6 +86,25 @@ func (s *Stream) removals(typ xds.Type, pending bool, now time.Time) []change {
 		}
 	}
 	return changes
+}
+
+// released has the clusters drain anew that the client had routes to, or may have had,
+// until now.
+func (s *Stream) released(by *entry) {
+	clusters := s.types[xds.Cluster].entries
+	for _, r := range []*xds.Resource{by.held, by.maybe} {
+		switch {
+		case r == nil || r.Type == xds.Cluster || r.Type == xds.Endpoints:
+		case r.Body == nil: // it may have led anywhere
+			s.anew = true
+		default:
+			for _, used := range r.Uses {
+				if e := clusters[used.Name]; used.Type == xds.Cluster && e != nil {
+					e.unused = time.Time{}
+				}
+			}
+		}
+	}
 }
 
 // removable reports whether the time has come to remove a resource.

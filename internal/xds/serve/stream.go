@@ -97,6 +97,8 @@ type Stream struct {
 	types [len(xds.Types)]typeState
 	now   time.Time // of the last Next
 	wake  time.Time
+	// anew: every cluster that is to go drains from the next time on that none needs it.
+	anew bool
 	// used is what each type refers to, as far as this Next has asked; nil outside.
 	used [len(xds.Types)]*usage
 }
@@ -116,6 +118,9 @@ type typeState struct {
 	due bool
 	// suspects were in a response that was rejected, and are sent one by one.
 	suspects map[string]struct{}
+	// owed are sent with the first response, also to a client that brings them along: what
+	// refers to them was sent before it asked.
+	owed map[string]struct{}
 
 	// What status reports. waiting is that of the last plan.
 	sent, accepted bool
@@ -273,6 +278,7 @@ func (s *Stream) accept(typ xds.Type, out *unanswered) {
 		} else if c.entry.introduced.base == nil {
 			c.entry.introduced.base = c.entry.held
 		}
+		s.released(c.entry)
 		c.entry.held, c.entry.told, c.entry.maybe = c.to, true, nil
 		s.resolved(typ, c)
 	}
@@ -305,6 +311,7 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 		c.entry.told = true
 		switch {
 		case c.to == nil: // a client cannot keep what is gone: this is not said again
+			s.released(c.entry)
 			c.entry.held, c.entry.maybe = nil, nil
 			s.resolved(typ, c)
 		case t.entries[c.name] != c.entry:
@@ -538,10 +545,13 @@ func (s *Stream) absent(typ xds.Type, name string, e *entry) *xds.Resource {
 	if e == nil {
 		return nil
 	}
-	have := known(e.held)
 	switch {
-	case have != nil && (typ != xds.Endpoints || s.inUse(xds.Ref{Type: typ, Name: name}, xds.Cluster)):
-		return have
+	case e.held != nil && typ == xds.Endpoints && s.inUse(xds.Ref{Type: typ, Name: name}, xds.Cluster) && (known(e.held) != nil || !e.force):
+		// Requests may still go there, also to what it brought along, which is not known
+		// here and can be repeated to no cluster that waits for it.
+		return known(e.held)
+	case typ != xds.Endpoints && known(e.held) != nil:
+		return e.held
 	case typ != xds.Endpoints:
 		return nil
 	case e.none == nil:
@@ -648,8 +658,14 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 func (s *Stream) resend(r *xds.Resource) {
 	for _, used := range r.Uses {
 		if r.Type == xds.Cluster && used.Type == xds.Endpoints || r.Type == xds.Listener && used.Type == xds.Route {
-			if e := s.types[used.Type].entries[used.Name]; e != nil {
+			t := &s.types[used.Type]
+			if e := t.entries[used.Name]; e != nil {
 				e.force = true
+			} else if s.cfg.Delta && !t.asked {
+				if t.owed == nil {
+					t.owed = map[string]struct{}{}
+				}
+				t.owed[used.Name] = struct{}{}
 			}
 		}
 	}

@@ -616,3 +616,41 @@ func TestAnIntroductionEnds(t *testing.T) {
 	c.has("a", 1)
 	require.Equal(t, Rejected, c.status(xds.Route).State)
 }
+
+// A client that connects again is told of the endpoints of a cluster that is sent before
+// it asks for them, also when it brings them along: Envoy waits for them, 15 s, before it
+// uses a cluster that changed.
+func TestEndpointsFollowAClusterThatIsSentBeforeTheyAreBrought(t *testing.T) {
+	a, e := clusterOf(t, "a", 1), endpointsOf(t, "a", 1)
+	c := converse(t, true, setOf(t, 2, clusterOf(t, "a", 2), e))
+	c.ask(xds.Cluster, Request{Initial: map[string]string{"a": a.Version}})
+	c.sends("CDS a")
+	c.ask(xds.Endpoints, Request{Subscribe: []string{"ea"}, Initial: map[string]string{"ea": e.Version}})
+	c.sends("EDS ea")
+	c.acks(xds.Endpoints)
+	c.acks(xds.Cluster)
+	c.sends()
+}
+
+// What is gone of a service while its callers had no stream keeps its endpoints until
+// their routes lead elsewhere.
+func TestEndpointsOfBeforeStayUntilRoutesLeadElsewhere(t *testing.T) {
+	a, e, r := clusterOf(t, "a", 1), endpointsOf(t, "a", 1), routesOf(t, "r", 1, "a")
+	l := listenerOf(t, "l", 1, "r")
+	c := converse(t, true, setOf(t, 2, clusterOf(t, "b", 1), endpointsOf(t, "b", 1), routesOf(t, "r", 2, "b"), l))
+	c.ask(xds.Cluster, Request{Initial: map[string]string{"a": a.Version}})
+	c.ask(xds.Endpoints, Request{Subscribe: []string{"ea"}, Initial: map[string]string{"ea": e.Version}})
+	c.ask(xds.Listener, Request{Initial: map[string]string{"l": l.Version}})
+	c.ask(xds.Route, Request{Subscribe: []string{"r"}, Initial: map[string]string{"r": r.Version}})
+	c.sends("CDS b") // and not that ea has none
+	c.ask(xds.Endpoints, Request{Subscribe: []string{"eb"}})
+	c.sends("EDS eb")
+	c.acks(xds.Endpoints)
+	c.acks(xds.Cluster)
+	c.sends("RDS r")
+	c.now = c.now.Add(10 * drain)
+	c.acks(xds.Route)
+	c.sends() // a drains from now, and no earlier
+	c.now = c.now.Add(drain)
+	c.sends("CDS -a")
+}

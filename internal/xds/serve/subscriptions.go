@@ -41,8 +41,10 @@ func (s *Stream) subscribeDelta(typ xds.Type, r Request) {
 		t.due = len(r.Initial) == 0
 		t.wildcard = typ.Implied() && len(r.Subscribe) == 0
 		for name, version := range r.Initial {
-			t.entries[name] = &entry{held: s.brought(typ, name, version), told: true}
+			_, owed := t.owed[name]
+			t.entries[name] = &entry{held: s.brought(typ, name, version), told: true, force: owed}
 		}
+		t.owed = nil
 	}
 	for _, name := range r.Subscribe {
 		if name == wildcard {
@@ -99,6 +101,7 @@ func (s *Stream) drop(typ xds.Type, name string) {
 	if named || t.wildcard && (s.concerns(t, name, e) || s.exists(typ, name)) {
 		return
 	}
+	s.released(e)
 	delete(t.entries, name)
 	delete(t.suspects, name)
 }

@@ -1,0 +1,330 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+// load sends requests without a pause until the test ends, or one fails.
+type load struct {
+	t       *testing.T
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	done    []int // requests that succeeded, by worker
+	failure error // the first
+	stopped bool
+}
+
+func newLoad(t *testing.T) *load {
+	l := &load{t: t}
+	l.changed = sync.NewCond(&l.mu)
+	t.Cleanup(l.stop)
+	return l
+}
+
+// worker sends one request after another.
+func (l *load) worker(request func() error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := len(l.done)
+	l.done = append(l.done, 0)
+	l.running.Go(func() {
+		for {
+			err := request()
+			l.mu.Lock()
+			if l.stopped || l.failure != nil {
+				l.mu.Unlock()
+				return
+			}
+			l.failure = err
+			l.done[i]++
+			l.changed.Broadcast()
+			l.mu.Unlock()
+		}
+	})
+}
+
+// pass waits until every worker has sent some requests, and requires that none has failed
+// so far.
+func (l *load) pass(requests int) {
+	l.t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, before := range slices.Clone(l.done) {
+		for l.failure == nil && l.done[i] < before+requests {
+			l.changed.Wait()
+		}
+	}
+	require.NoError(l.t, l.failure, "after %d requests", l.done)
+}
+
+func (l *load) stop() {
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	l.running.Wait()
+}
+
+// post is a request that nobody repeats when it fails. fresh has a connection of its own
+// for each.
+func post(url string, http2, fresh bool) func() error {
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(!http2)
+	protocols.SetUnencryptedHTTP2(http2)
+	client := &http.Client{Transport: &http.Transport{Protocols: protocols, DisableKeepAlives: fresh}}
+	return func() error {
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, bytes.NewReader([]byte("body")))
+		if err != nil {
+			return err
+		}
+		request.GetBody = nil // nor can it be repeated
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		var body bytes.Buffer
+		_, err = body.ReadFrom(response.Body)
+		if response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", response.Status, body.String())
+		}
+		return errors.Join(err, response.Body.Close())
+	}
+}
+
+// stockGRPC is a call of grpc-go.
+func stockGRPC(t *testing.T, url string) func() error {
+	conn, err := grpc.NewClient("passthrough:///"+strings.TrimPrefix(url, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return func() error { return conn.Invoke(context.Background(), "/a.S/M", &emptypb.Empty{}, &emptypb.Empty{}) }
+}
+
+// under is an outbound of web-1 under load, with servers of backend.
+type under struct {
+	*zone
+	load     *load
+	client   *client
+	protocol string
+	servers  map[string]*server
+}
+
+// server starts a server, whose version is its name, and returns its dataplane.
+func (u *under) server(name string) store.Op {
+	u.servers[name] = start(u.t, name)
+	return u.backend(name, u.servers[name].port, u.protocol, name)
+}
+
+// change writes a batch, which Envoy takes on.
+func (u *under) change(ops ...store.Op) {
+	u.t.Helper()
+	u.apply(ops...)
+	require.Empty(u.t, u.settle("web-1"))
+	u.load.pass(3)
+}
+
+// reach waits until a server answers.
+func (u *under) reach(name string) {
+	u.t.Helper()
+	u.client.until("/", func(a answer) bool {
+		if u.load != nil {
+			u.load.pass(0)
+		}
+		u.client.http.CloseIdleConnections()
+		return a.body == name
+	})
+}
+
+// leave waits until no request reaches a server any more, and stops it.
+func (u *under) leave(name string) {
+	u.t.Helper()
+	s := u.servers[name]
+	for before := int32(-1); before != s.requests.Load(); {
+		before = s.requests.Load()
+		u.load.pass(20)
+	}
+	require.NoError(u.t, s.web.Close())
+	u.load.pass(20)
+}
+
+// to is a route to one version.
+func (u *under) to(version string) store.Op {
+	return u.policy(resource.KindTrafficRoute, `{`+v(version)+`}`)
+}
+
+func gone(name string) store.Op { return store.Delete(policy.DataplaneKey("m", name)) }
+
+// changes are what must lose no request, one after the other. Each begins and ends with a
+// route to the server base.
+var changes = []struct {
+	name   string
+	change func(*under)
+}{
+	{"reroute to a destination that is new", func(u *under) {
+		u.change(u.server("new"))
+		u.change(u.to("new"))
+		u.reach("new")
+		u.change(u.to("base"))
+		u.reach("base")
+		u.change(gone("new"))
+		u.leave("new")
+	}},
+	{"reroute to a service that has just appeared", func(u *under) {
+		other := start(u.t, "other")
+		u.change(
+			u.put(resource.KindDataplane, "m", "other", fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,
+				"tags":{"kuma.io/service":"other","kuma.io/protocol":%q}}]}}`, other.port, u.protocol)),
+			u.policy(resource.KindTrafficRoute, `{"split":[{"weight":0,`+v("base")+`},{"weight":1,"destination":{"kuma.io/service":"other"}}]}`),
+		)
+		u.reach("other")
+		u.change(u.to("base"))
+		u.reach("base")
+	}},
+	{"scale up and down", func(u *under) {
+		u.change(u.policy(resource.KindTrafficRoute, `{"destination":{"kuma.io/service":"backend"}}`))
+		for i := range 5 {
+			u.change(u.server(fmt.Sprintf("scaled-%d", i)))
+		}
+		u.reach("scaled-4")
+		for i := range 5 {
+			name := fmt.Sprintf("scaled-%d", i)
+			u.change(gone(name))
+			u.leave(name)
+		}
+		u.change(u.to("base"))
+	}},
+	{"an instance that drains", func(u *under) {
+		u.change(u.policy(resource.KindTrafficRoute, `{"destination":{"kuma.io/service":"backend"}}`), u.server("leaving"))
+		u.reach("leaving")
+		r := u.backend("leaving", u.servers["leaving"].port, u.protocol, "leaving").Resource
+		u.change(store.Put(r.WithMeta(resource.Meta{Key: r.Key(), Labels: map[string]string{resource.DrainingLabel: resource.Draining}})))
+		u.leave("leaving")
+		u.change(gone("leaving"), u.to("base"))
+	}},
+	{"an instance that another one replaces", func(u *under) {
+		u.change(u.server("turn"))
+		u.change(u.to("turn"))
+		u.reach("turn")
+		next := start(u.t, "next")
+		u.change(u.backend("turn", next.port, u.protocol, "turn")) // the same dataplane elsewhere
+		u.reach("next")
+		u.leave("turn")
+		u.change(u.to("base"))
+		u.reach("base")
+		u.change(gone("turn"))
+	}},
+	{"the zone is killed and starts again", func(u *under) {
+		u.stop()
+		u.load.pass(20)
+		u.serve(u.address)
+		u.change(u.server("after"))
+		u.change(u.to("after"))
+		u.reach("after")
+		u.change(u.to("base"))
+		u.reach("base")
+		u.change(gone("after"))
+		u.leave("after")
+	}},
+	{"everything changes while the zone is away", func(u *under) {
+		u.change(u.server("old"))
+		u.change(u.to("old"))
+		u.reach("old")
+		u.stop()
+		u.apply(u.server("meanwhile"), u.to("meanwhile"), gone("old"))
+		u.load.pass(20)
+		u.serve(u.address)
+		u.change()
+		u.reach("meanwhile")
+		u.leave("old")
+		u.change(u.to("base"))
+		u.reach("base")
+		u.change(gone("meanwhile"))
+		u.leave("meanwhile")
+	}},
+	{"the zone ends the stream", func(u *under) {
+		u.service.Close()
+		u.stop()
+		u.serve(u.address)
+		u.change(u.policy(resource.KindTimeout, `{"connectTimeout":"20s"}`))
+		u.change(store.Delete(resource.Key{Kind: resource.KindTimeout, Mesh: "m", Name: "p"}))
+	}},
+}
+
+// harmless are policies of every kind that concern an outbound, that fail no request.
+var harmless = []struct {
+	kind resource.Kind
+	conf string
+}{
+	{resource.KindTimeout, `{"connectTimeout":"30s","tcp":{"idleTimeout":"1h"},"http":{"requestTimeout":"1h","idleTimeout":"1h","streamIdleTimeout":"1h"}}`},
+	{resource.KindMeshUpstreamTimeout, `{"connectTimeout":"31s","idleTimeout":"1h","http":{"requestTimeout":"2h","requestHeadersTimeout":"1h","maxStreamDuration":"1h"}}`},
+	{resource.KindRetry, `{"http":{"numRetries":1,"retryOn":["gateway_error"]},"grpc":{"numRetries":1,"retryOn":["internal"]},"tcp":{"maxConnectAttempts":2}}`},
+	{resource.KindMeshRequestRetry, `{"http":{"numRetries":2,"retryOn":["GatewayError"]},"tcp":{"maxConnectAttempt":3}}`},
+	{resource.KindCircuitBreaker, `{"thresholds":{"maxConnections":1000,"maxRequests":1000},"detectors":{"totalErrors":{"consecutive":5}}}`},
+	{resource.KindMeshCircuitBreaker, `{"connectionLimits":{"maxConnections":2000},"outlierDetection":{"detectors":{"totalFailures":{"consecutive":6}}}}`},
+	{resource.KindHealthCheck, `{"interval":"1s","timeout":"10s","unhealthyThreshold":100,"healthyThreshold":1,"tcp":{}}`},
+	{resource.KindMeshHealthCheck, `{"interval":"1s","timeout":"10s","unhealthyThreshold":100,"healthyThreshold":1,"tcp":{}}`},
+	{resource.KindTrafficRoute, `{"loadBalancer":{"leastRequest":{"choiceCount":3}},` + v("base") + `}`},
+	{resource.KindTrafficRoute, `{"loadBalancer":{"random":{}},"split":[{"weight":1,` + v("base") + `},{"weight":0,"destination":{"kuma.io/service":"none"}}]}`},
+	{resource.KindMeshTrafficRoute, `{"rules":[{"matches":[{"path":{"value":"/"}}],"default":{"filters":[{"type":"RequestHeaderModifier","requestHeaderModifier":{"set":[{"name":"a","value":"1"}]}}],
+		"backendRefs":[{"kind":"ServiceSubset","name":"backend","tags":{"version":"base"}}]}}]}`},
+}
+
+// No request fails while anything changes, whatever applications speak.
+func TestNoRequestIsLost(t *testing.T) {
+	for _, protocol := range []string{"http", "http2", "grpc", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			u := &under{protocol: protocol, servers: map[string]*server{}}
+			base := start(t, "base")
+			u.zone, u.client = outbound(t, protocol)
+			u.zone.apply(u.backend("base", base.port, protocol, "base"), u.to("base"))
+			require.Empty(t, u.settle("web-1"))
+			u.reach("base")
+			u.load = newLoad(t)
+			switch protocol {
+			case "grpc":
+				u.load.worker(stockGRPC(t, u.client.url))
+				u.load.worker(post(u.client.url, true, false))
+			case "tcp": // a connection that lasts stays where it is
+				u.load.worker(post(u.client.url, false, true))
+				u.load.worker(post(u.client.url, true, true))
+			default:
+				u.load.worker(post(u.client.url, false, false))
+				u.load.worker(post(u.client.url, true, false))
+				u.load.worker(post(u.client.url, false, true))
+			}
+			for _, c := range changes {
+				t.Run(c.name, func(t *testing.T) {
+					u.t, u.load.t, u.client.t = t, t, t
+					c.change(u)
+				})
+			}
+			for _, p := range harmless {
+				t.Run(fmt.Sprintf("%s comes and goes", p.kind), func(t *testing.T) {
+					u.t, u.load.t, u.client.t = t, t, t
+					op := u.policy(p.kind, p.conf)
+					u.change(op)
+					if p.kind != resource.KindTrafficRoute {
+						u.change(store.Delete(op.Key))
+					}
+				})
+			}
+		})
+	}
+}
