@@ -83,7 +83,7 @@ func (l *load) stop() {
 	l.running.Wait()
 }
 
-// post is a request that nobody repeats when it fails. fresh has a connection of its own
+// post is a request that is not repeated when it fails. fresh has a connection of its own
 // for each.
 func post(url string, http2, fresh bool) func() error {
 	protocols := &http.Protocols{}
