@@ -16,6 +16,7 @@ import (
 	"meridian/internal/consensus"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
+	"meridian/internal/policy/engines"
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
 	"meridian/internal/resource"
@@ -132,7 +133,9 @@ func (g *global) verifyPeer(state tls.ConnectionState) error {
 
 // openNode opens the log and restores the store from it.
 func (g *global) openNode(ctx context.Context) error {
-	config := g.NodeConfig(consensus.RoleGlobal, store.New(store.DefaultOptions()))
+	options := store.DefaultOptions()
+	options.Terms = engines.Terms
+	config := g.NodeConfig(consensus.RoleGlobal, store.New(options))
 	g.peerService = &peerService{name: g.cfg.Name}
 	config.PeerServices = func(r grpc.ServiceRegistrar) { peerv1.RegisterZoneServiceServer(r, g.peerService) }
 	config.Fresh = untouched

@@ -87,3 +87,11 @@ func (v withoutDataplanes) List(kind resource.Kind, mesh resource.MeshName) iter
 	}
 	return v.View.List(kind, mesh)
 }
+
+// ListBy implements TermLister.
+func (v withoutDataplanes) ListBy(kind resource.Kind, mesh resource.MeshName, prefix string) (iter.Seq[*resource.Resource], bool) {
+	if lister, ok := v.View.(TermLister); ok && kind != resource.KindDataplane {
+		return lister.ListBy(kind, mesh, prefix)
+	}
+	return nil, false
+}

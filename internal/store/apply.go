@@ -258,7 +258,7 @@ func (s *Store) commitLocked(from *View, b *batch, epoch *Epoch) {
 	v := &View{
 		revision: b.revision, changed: b.revision, access: from.access,
 		time: b.time, epoch: from.epoch, timeline: from.timeline,
-		tree: b.tree.Copy(), tallies: b.tallies,
+		tree: b.tree.Copy(), index: b.index.copy(), tallies: b.tallies,
 	}
 	for _, c := range b.changes {
 		if k := c.Key().Kind; k == resource.KindAccessRole || k == resource.KindAccessRoleBinding {
@@ -268,7 +268,7 @@ func (s *Store) commitLocked(from *View, b *batch, epoch *Epoch) {
 	if epoch != nil {
 		v.epoch = *epoch
 	}
-	s.tree = b.tree
+	s.tree, s.index = b.tree, b.index
 	s.history.add(newRecord(Batch{
 		Revision: b.revision, Prev: from.changed, Time: b.time, Changes: b.changes, Epoch: epoch,
 	}, v))

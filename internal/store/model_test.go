@@ -2,9 +2,12 @@ package store_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -122,6 +125,7 @@ func TestStoreEqualsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		opts := store.DefaultOptions()
 		opts.History.MaxBatches = 4
+		opts.Terms = termsOf
 		s := store.New(opts)
 		m := &model{resources: map[resource.Key]*resource.Resource{}, requests: map[string][]store.OpResult{}}
 		states := map[resource.Revision][]string{0: nil}
@@ -143,6 +147,9 @@ func TestStoreEqualsModel(t *testing.T) {
 			require.Equal(t, states[rev], dump(s.View().All()))
 			require.Equal(t, m.epoch, s.View().Epoch())
 			checkDigests(t, s.View())
+			checkTerms(t, s.View())
+			_, preview := s.Preview(genTxn(t))
+			checkTerms(t, preview)
 		}
 		oldest := batches[max(0, len(batches)-1-opts.History.MaxBatches)]
 		require.Equal(t, oldest, s.Oldest())
@@ -159,8 +166,61 @@ func TestStoreEqualsModel(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, last, dump(v.All()))
 			checkDigests(t, v)
+			checkTerms(t, v)
 		}
+		var snapshot bytes.Buffer
+		require.NoError(t, s.WriteSnapshot(&snapshot))
+		again := store.New(opts)
+		restored, err := store.ReadSnapshot(&snapshot)
+		require.NoError(t, err)
+		require.NoError(t, again.Reset(restored))
+		checkTerms(t, again.View())
 	})
+}
+
+// termsOf are two terms of each content, and one of all that are not the first.
+func termsOf(r *resource.Resource) []string {
+	terms := []string{"is " + string(r.Canonical()), "has " + string(r.Canonical())}
+	if string(r.Canonical()) != `{"n":0}` {
+		terms = append(terms, "has more")
+	}
+	return terms
+}
+
+// checkTerms compares what is found by terms with what has them.
+func checkTerms(t *rapid.T, v *store.View) {
+	type found struct{ term, name string }
+	want := map[resource.Key][]found{}
+	for r := range v.All() {
+		of := resource.Key{Kind: r.Key().Kind, Mesh: r.Key().Mesh}
+		for _, term := range termsOf(r) {
+			want[of] = append(want[of], found{term, r.Key().Name})
+		}
+	}
+	for _, kind := range []resource.Kind{"AccessRole", "Mesh", "Retry", "Timeout"} {
+		for _, mesh := range []resource.MeshName{"", "a", "b"} {
+			all := want[resource.Key{Kind: kind, Mesh: mesh}]
+			slices.SortFunc(all, func(a, b found) int {
+				return cmp.Or(strings.Compare(a.term, b.term), strings.Compare(a.name, b.name))
+			})
+			for _, prefix := range []string{"is ", "has m", `has {"n":1}`} {
+				var names, got []string
+				for _, f := range all {
+					if strings.HasPrefix(f.term, prefix) {
+						names = append(names, f.name)
+					}
+				}
+				list, ok := v.ListBy(kind, mesh, prefix)
+				require.True(t, ok)
+				for r := range list {
+					stored, _ := v.Get(r.Key())
+					require.Same(t, stored, r)
+					got = append(got, r.Key().Name)
+				}
+				require.Equal(t, names, got)
+			}
+		}
+	}
 }
 
 // checkDigests compares every incremental figure with one made from scratch.
@@ -294,6 +354,7 @@ func TestUnionEqualsOneStore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		opts := store.DefaultOptions()
 		opts.ExternalMeshes = true
+		opts.Terms = termsOf
 		first, second := store.New(opts), store.New(opts)
 		first.Apply(7, store.Txn{Ops: genOps(t)})
 		second.Apply(9, store.Txn{Ops: genOps(t)})
@@ -322,6 +383,18 @@ func TestUnionEqualsOneStore(t *testing.T) {
 				require.Equal(t, keys, got)
 				for range u.List(kind, mesh) {
 					break
+				}
+				by, ok := u.(interface {
+					ListBy(kind resource.Kind, mesh resource.MeshName, prefix string) (iter.Seq[*resource.Resource], bool)
+				}).ListBy(kind, mesh, "is ")
+				require.True(t, ok)
+				var byTerm []resource.Key
+				for r := range by {
+					require.Same(t, want[r.Key()], r)
+					byTerm = append(byTerm, r.Key())
+				}
+				if mesh != "" || kind == "AccessRole" || kind == "Mesh" {
+					require.ElementsMatch(t, keys, byTerm)
 				}
 			}
 		}

@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"time"
+
+	"meridian/internal/resource"
 )
 
 // Options bound what a store remembers. DefaultOptions is a good start.
@@ -13,6 +15,10 @@ type Options struct {
 	// needs its mesh, a mesh with resources stays): for a zone's local store,
 	// whose meshes live in the replica.
 	ExternalMeshes bool
+	// Terms are the words under which View.ListBy finds a resource besides its key; nil
+	// for none. They may depend on its kind and content only. A store without it cannot
+	// list by them.
+	Terms func(*resource.Resource) []string
 }
 
 // History bounds the past that is retained, for readers of the feed and for

@@ -74,6 +74,6 @@ func (s *Store) Preview(txn Txn) (Result, *View) {
 	return Result{Revision: from.changed, Results: results}, &View{
 		revision: b.revision, changed: b.revision, access: from.access,
 		time: b.time, epoch: from.epoch, timeline: from.timeline,
-		tree: b.tree, tallies: b.tallies,
+		tree: b.tree, index: b.index, tallies: b.tallies,
 	}
 }

@@ -132,7 +132,7 @@ func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) 
 		return &RestoreError{Reason: fmt.Sprintf("the state contradicts itself: %d resources with digest %s, announced were %d with %s", len(gathered), digest, end.Resources, end.Digest)}
 	}
 	s.generation++
-	d := &draft{generation: s.generation, tree: newTree()}
+	d := &draft{generation: s.generation, tree: newTree(), index: newIndex(s.opts.Terms)}
 	for _, r := range gathered {
 		if _, twice := d.get(r.Key()); twice {
 			return &RestoreError{Reason: fmt.Sprintf("the state contradicts itself: it holds %s twice", r.Key())}
@@ -146,9 +146,9 @@ func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) 
 	v := &View{
 		revision: rev, changed: rev, access: rev,
 		time: nextTime(last, txn.Time), epoch: end.Epoch, timeline: from.timeline + 1,
-		tree: d.tree.Copy(), tallies: d.tallies,
+		tree: d.tree.Copy(), index: d.index.copy(), tallies: d.tallies,
 	}
-	s.tree, s.restoring = d.tree, nil
+	s.tree, s.index, s.restoring = d.tree, d.index, nil
 	s.history = history{bounds: s.opts.History, base: v}
 	s.publishLocked(v)
 	return nil

@@ -64,7 +64,7 @@ func (s *Store) Reset(snap *Snapshot) error {
 	defer s.mu.Unlock()
 	was := s.View()
 	s.generation++
-	d := &draft{generation: s.generation, tree: newTree()}
+	d := &draft{generation: s.generation, tree: newTree(), index: newIndex(s.opts.Terms)}
 	for _, r := range snap.Resources {
 		if _, twice := d.get(r.Key()); twice {
 			return fmt.Errorf("reset: %w: %s twice", ErrCorrupt, r.Key())
@@ -74,7 +74,7 @@ func (s *Store) Reset(snap *Snapshot) error {
 	v := &View{
 		revision: snap.Revision, changed: snap.Changed, access: snap.AccessRevision,
 		time: snap.Time, epoch: snap.Epoch, timeline: was.timeline,
-		tree: d.tree.Copy(), tallies: d.tallies,
+		tree: d.tree.Copy(), index: d.index.copy(), tallies: d.tallies,
 	}
 	if v.changed == 0 {
 		v.changed = v.revision
@@ -96,7 +96,7 @@ func (s *Store) Reset(snap *Snapshot) error {
 	for _, r := range slices.Backward(records) {
 		fresh.add(r)
 	}
-	s.tree, s.restoring = d.tree, nil
+	s.tree, s.index, s.restoring = d.tree, d.index, nil
 	s.history = fresh
 	s.requests = requests{bounds: s.opts.Requests}
 	s.requests.forgotten = snap.forgotten
@@ -108,7 +108,7 @@ func (s *Store) Reset(snap *Snapshot) error {
 }
 
 // rewind walks back from a state and returns the batches passed, newest first,
-// and the state before them.
+// and the state before them. No reader lists these states by terms, so they have none.
 func (s *Store) rewind(v *View, past []undo) ([]*record, *View, error) {
 	work := v.tree.Copy()
 	tallies := v.tallies

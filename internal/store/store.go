@@ -17,6 +17,7 @@ type Store struct {
 
 	mu         sync.Mutex // serialises writers, guards what follows
 	tree       *tree      // the newest state; published only as copies
+	index      *index     // its terms, likewise
 	generation uint64     // of the last draft
 	history    history
 	requests   requests
@@ -37,8 +38,8 @@ func New(opts Options) *Store {
 	if err := opts.Validate(); err != nil {
 		panic(err)
 	}
-	s := &Store{opts: opts, tree: newTree()}
-	empty := &View{tree: s.tree.Copy()}
+	s := &Store{opts: opts, tree: newTree(), index: newIndex(opts.Terms)}
+	empty := &View{tree: s.tree.Copy(), index: s.index.copy()}
 	s.history = history{bounds: opts.History, base: empty}
 	s.requests = requests{bounds: opts.Requests}
 	s.publishLocked(empty)
@@ -150,6 +151,7 @@ func (s *Store) draftLocked(from *View) *draft {
 	return &draft{
 		generation: s.generation,
 		tree:       s.tree.Copy(),
+		index:      s.index.copy(),
 		tallies:    append([]*tally(nil), from.tallies...),
 	}
 }

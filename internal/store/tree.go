@@ -64,6 +64,7 @@ type tally struct {
 type draft struct {
 	generation uint64
 	tree       *tree
+	index      *index
 	tallies    []*tally // by kind
 }
 
@@ -71,8 +72,12 @@ func (d *draft) get(key resource.Key) (*item, bool) { return lookup(d.tree, key)
 
 func (d *draft) put(it *item) {
 	t := d.tallyOf(it.key.Kind)
-	if old, replaced := d.tree.Set(it); replaced {
+	old, replaced := d.tree.Set(it)
+	if replaced {
 		d.subtract(t, old)
+		d.index.replace(old.res, it.res)
+	} else {
+		d.index.replace(nil, it.res)
 	}
 	t.count++
 	t.digest = t.digest.Add(it.sum)
@@ -83,6 +88,7 @@ func (d *draft) put(it *item) {
 func (d *draft) delete(key resource.Key) {
 	if old, ok := d.tree.Delete(&item{key: key}); ok {
 		d.subtract(d.tallyOf(key.Kind), old)
+		d.index.replace(old.res, nil)
 	}
 }
 

@@ -49,6 +49,35 @@ func (u union) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resour
 	}
 }
 
+// ListBy is View.ListBy of both, one after the other, where both can.
+func (u union) ListBy(kind resource.Kind, mesh resource.MeshName, prefix string) (iter.Seq[*resource.Resource], bool) {
+	type lister interface {
+		ListBy(kind resource.Kind, mesh resource.MeshName, prefix string) (iter.Seq[*resource.Resource], bool)
+	}
+	a, ok := u.first.(lister)
+	b, also := u.second.(lister)
+	if !ok || !also {
+		return nil, false
+	}
+	first, ok := a.ListBy(kind, mesh, prefix)
+	second, also := b.ListBy(kind, mesh, prefix)
+	if !ok || !also {
+		return nil, false
+	}
+	return func(yield func(*resource.Resource) bool) {
+		for r := range first {
+			if !yield(r) {
+				return
+			}
+		}
+		for r := range second {
+			if _, hidden := u.first.Get(r.Key()); !hidden && !yield(r) {
+				return
+			}
+		}
+	}, true
+}
+
 // Position is where a reader of several stores stands: a revision of each, and the
 // history that it is of.
 type Position struct {

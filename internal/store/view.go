@@ -18,6 +18,7 @@ type View struct {
 	epoch    Epoch
 	timeline uint64 // counts the Resets that rewound the store
 	tree     *tree  // never written to; its own copy
+	index    *index // likewise; nil where the store has none
 	tallies  []*tally
 
 	// What a snapshot carries besides the state. Only in the newest view: views
@@ -70,6 +71,22 @@ func (v *View) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resour
 			return yield(it.res)
 		})
 	}
+}
+
+// ListBy yields the resources of a kind in a mesh that have a term which begins with a
+// prefix, in the order of their terms and then names: once for each such term (see
+// Options.Terms). It touches only what it yields, and reports false where the store has
+// no terms, and for a state of the past that a snapshot brought.
+func (v *View) ListBy(kind resource.Kind, mesh resource.MeshName, prefix string) (iter.Seq[*resource.Resource], bool) {
+	if v.index == nil {
+		return nil, false
+	}
+	return func(yield func(*resource.Resource) bool) {
+		v.index.scan(kind, mesh, prefix, func(key resource.Key) bool {
+			it, ok := lookup(v.tree, key)
+			return !ok || yield(it.res)
+		})
+	}, true
 }
 
 // All yields every resource in key order.

@@ -103,6 +103,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 // localOptions are those of the store of what a zone owns.
 func localOptions(federated bool) store.Options {
 	options := store.DefaultOptions()
+	options.Terms = engines.Terms
 	if federated {
 		options.ExternalMeshes = true
 		options.History.MaxBytes = localHistory
@@ -128,7 +129,9 @@ func (z *zone) Open(ctx context.Context) error {
 	}
 	keys := token.RingConfig{Zone: z.cfg.Name}
 	if z.cfg.federated() {
-		z.globalStore = store.New(store.DefaultOptions())
+		options := store.DefaultOptions()
+		options.Terms = engines.Terms
+		z.globalStore = store.New(options)
 		keys.Global = z.globalStore.View
 	}
 	if err := z.OpenRecords(keys); err != nil {

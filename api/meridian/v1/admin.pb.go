@@ -320,7 +320,9 @@ type ApplyResponse struct {
 	// Things that are as they should be and good to know, such as which of two
 	// policies has priority: one line for each cause.
 	Notes []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
-	// The warnings and notes of each resource of the request, in its order.
+	// The warnings and notes of each resource of the request, in its order. There
+	// are at most 1,000 and 256 KiB of each severity, and as many lines above; a last
+	// one, about the request, says how many more are left out.
 	Findings      []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

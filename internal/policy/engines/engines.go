@@ -10,6 +10,7 @@ import (
 	"meridian/internal/policy/inherit"
 	"meridian/internal/policy/specificity"
 	"meridian/internal/policy/targetref"
+	"meridian/internal/resource"
 )
 
 // All returns the engines of policies that are matched to dataplanes: those of
@@ -22,3 +23,6 @@ func All() []policy.Engine {
 func Surveyors() []policy.Surveyor {
 	return []policy.Surveyor{specificity.Engine{}, targetref.New(), inherit.Surveyor{}}
 }
+
+// Terms returns the terms under which Surveyors find a policy (see policy.TermLister).
+func Terms(r *resource.Resource) []string { return specificity.Terms(r) }

@@ -10,13 +10,18 @@ import (
 )
 
 // maxComparisons bounds how many pairs of selectors are compared for the advice on
-// one batch. What lies beyond is not looked at.
+// one batch, and how many policies that may tie are looked at. What lies beyond is not
+// looked at.
 const maxComparisons = 200_000
+
+// maxTied bounds how many policies that tie with one are looked for.
+const maxTied = 256
 
 // survey advises on the policies of one batch.
 type survey struct {
 	view     policy.View
 	dps      *policy.Census
+	terms    *policy.Terms
 	compiled map[resource.Key]*compiled
 	// several has the dataplanes of each mesh that are selected by more than one tag
 	// set: the distinct sets of sets.
@@ -27,7 +32,8 @@ type survey struct {
 // Survey implements policy.Surveyor.
 func (Engine) Survey(view policy.View) policy.Adviser {
 	return &survey{
-		view: view, dps: policy.NewCensus(view), compiled: map[resource.Key]*compiled{}, several: map[resource.MeshName][][]resource.Tags{},
+		view: view, dps: policy.NewCensus(view), terms: policy.NewTerms(view, Terms),
+		compiled: map[resource.Key]*compiled{}, several: map[resource.MeshName][][]resource.Tags{},
 		left: maxComparisons,
 	}
 }
@@ -112,16 +118,12 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 	mine := &bid{compiled: s.policy(r), byTime: matching != resource.Kuma2020}
 	var above, below tied
 	top := mine
-	services := destinationServices(r)
-	for other := range s.view.List(r.Key().Kind, r.Key().Mesh) {
-		if s.left <= 0 {
+	for other := range s.mayTie(r, matching) {
+		if s.left--; s.left < 0 || len(above.names)+len(below.names) == maxTied {
+			above.more, below.more = true, true
 			break
 		}
 		if other.Key() == r.Key() {
-			continue
-		}
-		if !mayMeet(services, other) {
-			s.left--
 			continue
 		}
 		theirs := &bid{compiled: s.policy(other), byTime: mine.byTime}
@@ -143,36 +145,11 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 		decides = "the name that sorts first"
 	}
 	cause := fmt.Sprintf("equally specific policies that match the same: %s has priority (%s)", top.key.Name, decides)
+	if above.more { // which is the first of all is not known
+		cause = fmt.Sprintf("more than %d equally specific policies that match the same: one of them has priority (%s)", maxTied, decides)
+	}
 	below.note(report, cause, "has priority over")
 	above.note(report, cause, "has lower priority than")
-}
-
-// destinationServices returns the services that the destinations of a policy name, nil
-// where they may be of any service.
-func destinationServices(r *resource.Resource) []string {
-	spec, ok := r.Spec().(resource.ConnectionSpec)
-	if !ok {
-		return nil
-	}
-	var services []string
-	for _, selector := range spec.DestinationSelectors() {
-		service, ok := selector[resource.ServiceTag]
-		if !ok || service == resource.AnyValue {
-			return nil
-		}
-		services = append(services, service)
-	}
-	return services
-}
-
-// mayMeet reports whether a destination of a policy may be of one of some services, nil
-// for any: the others need not be compiled, which costs more than all else of a write.
-func mayMeet(services []string, r *resource.Resource) bool {
-	if services == nil {
-		return true
-	}
-	theirs := destinationServices(r)
-	return theirs == nil || slices.ContainsFunc(theirs, func(service string) bool { return slices.Contains(services, service) })
 }
 
 // maxTies bounds how many equally specific policies a note names.
@@ -181,7 +158,8 @@ const maxTies = 3
 // tied are policies that tie with one, and what decides between them.
 type tied struct {
 	names  []string
-	byTime int // for how many the time decides, not the name
+	byTime int  // for how many the time decides, not the name
+	more   bool // there may be more of them
 }
 
 func (t *tied) add(name string, byTime bool) {
@@ -196,8 +174,12 @@ func (t *tied) note(report *resource.Report, cause, verb string) {
 	if len(t.names) == 0 {
 		return
 	}
+	slices.Sort(t.names)
 	names := strings.Join(t.names[:min(maxTies, len(t.names))], ", ")
-	if more := len(t.names) - maxTies; more > 0 {
+	switch more := len(t.names) - maxTies; {
+	case more > 0 && t.more:
+		names += fmt.Sprintf(" and at least %d more", more)
+	case more > 0:
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	decides := "of equally specific policies that match the same, the one modified later has priority, then the name that sorts first"
@@ -303,7 +285,7 @@ func (s *survey) severalIn(mesh resource.MeshName) [][]resource.Tags {
 func (s *survey) policy(r *resource.Resource) *compiled {
 	c := s.compiled[r.Key()]
 	if c == nil {
-		c = Engine{}.Compile(s.view, r).Data.(*compiled)
+		c = newCompiled(r)
 		s.compiled[r.Key()] = c
 	}
 	return c

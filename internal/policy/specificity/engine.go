@@ -43,10 +43,7 @@ type compiled struct {
 // destination is an area the policy reaches; on inbounds, the destinations
 // alone say where, and the sources only for whom.
 func (Engine) Compile(_ policy.View, r *resource.Resource) *policy.Policy {
-	c := &compiled{key: r.Key(), modified: r.Meta().ModificationTime}
-	if c.modified.IsZero() {
-		c.modified = r.Meta().CreationTime // §1.1: never modified since
-	}
+	c := newCompiled(r)
 	if spec, ok := r.Spec().(resource.ConfSpec); ok {
 		c.conf = spec.ConfTree()
 	}
@@ -54,15 +51,12 @@ func (Engine) Compile(_ policy.View, r *resource.Resource) *policy.Policy {
 		c.conf = policy.Tree{}
 	}
 	p := &policy.Policy{Resource: r, Data: c}
-	switch spec := r.Spec().(type) {
+	switch r.Spec().(type) {
 	case resource.DataplaneSpec:
-		c.sources = newSide(spec.DataplaneSelectors())
 		for i := range c.sources.written {
 			p.Reach = append(p.Reach, policy.Reach{On: policy.OnDataplane, Member: c.sources.written[i].match})
 		}
 	case resource.ConnectionSpec:
-		c.sources = newSide(spec.SourceSelectors())
-		c.destinations = newSide(spec.DestinationSelectors())
 		for i := range c.destinations.written {
 			to := c.destinations.written[i].match
 			if direction(c.key.Kind) == resource.OnInbound {
@@ -76,6 +70,21 @@ func (Engine) Compile(_ policy.View, r *resource.Resource) *policy.Policy {
 		}
 	}
 	return p
+}
+
+// newCompiled returns a policy as far as it takes to rank it.
+func newCompiled(r *resource.Resource) *compiled {
+	c := &compiled{key: r.Key(), modified: r.Meta().ModificationTime}
+	if c.modified.IsZero() {
+		c.modified = r.Meta().CreationTime // §1.1: never modified since
+	}
+	switch spec := r.Spec().(type) {
+	case resource.DataplaneSpec:
+		c.sources = newSide(spec.DataplaneSelectors())
+	case resource.ConnectionSpec:
+		c.sources, c.destinations = newSide(spec.SourceSelectors()), newSide(spec.DestinationSelectors())
+	}
+	return c
 }
 
 func direction(kind resource.Kind) resource.Direction {

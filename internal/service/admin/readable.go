@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"
@@ -68,6 +69,25 @@ func (v readable) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*res
 			}
 		}
 	}
+}
+
+// ListBy yields the resources that may be read.
+func (v readable) ListBy(kind resource.Kind, mesh resource.MeshName, prefix string) (iter.Seq[*resource.Resource], bool) {
+	lister, ok := v.Reader.(policy.TermLister)
+	if !ok {
+		return nil, false
+	}
+	list, ok := lister.ListBy(kind, mesh, prefix)
+	if !ok {
+		return nil, false
+	}
+	return func(yield func(*resource.Resource) bool) {
+		for r := range list {
+			if v.readers.Read(v.ctx, r) == nil && !yield(r) {
+				return
+			}
+		}
+	}, true
 }
 
 // readsAround reports whether the caller reads everything that advice on a batch
