@@ -190,6 +190,24 @@ default  lost  Gateway/egde/http  False (TargetNotFound)  -                   Tr
 	h.ok("get", "meshes", "-o", "wide")
 	require.Len(t, h.server.Inspected, 2, "asked about nothing else")
 
+	// Of a policy on dataplanes, how many proxies obey it.
+	h.ok("apply", "-f", h.write("p.yaml", webToBackend))
+	h.server.Inspected = nil
+	h.serveDocument([]byte(`{"kind": "TrafficPermission", "mesh": "default", "asOf": 1841, "items": [{"mesh": "default", "name": "web-to-backend", "conditions": [
+		{"type": "Enforced", "status": "False", "reason": "SomeProxies", "proxies": [{"zone": "east", "obey": 8, "proxies": 10}]}]}],
+		"incomplete": [{"zone": "west", "reason": "offline"}]}`))
+	wide := h.run("get", "tp", "-o", "wide")
+	require.Contains(t, wide.stdout, "ENFORCED")
+	require.Contains(t, wide.stdout, "8 of 10 in east")
+	require.Equal(t, "Note: ENFORCED is without zone \"west\": offline.\n", wide.stderr)
+	require.Len(t, h.server.Inspected, 1)
+	h.ok("get", "tp")
+	require.Len(t, h.server.Inspected, 1, "nobody asked for it")
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected")
+	}
+	require.NotContains(t, h.ok("get", "tp", "-o", "wide"), "ENFORCED")
+
 	// A server that cannot tell does not keep the resources back.
 	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "this release does not know it")

@@ -38,7 +38,8 @@ word "all" is every kind without secrets.
 
 With -o json or -o yaml a resource is printed in the form that apply takes back.
 With -o wide, policies on gateways and routes, and what they target, show in what
-condition they are; describe has the messages.`,
+condition they are, and policies on dataplanes how many of the connected proxies obey
+them in each zone; describe has the messages.`,
 		Example: `  meridian get meshes
   meridian get traffic-permissions -m demo -o wide
   meridian get Retry web-retries -o yaml

@@ -10,15 +10,21 @@ import (
 	"meridian/internal/policy/inherit"
 	"meridian/internal/question"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // statusColumns asks the server, which works it out, in what condition the
 // resources of a kind are (§5.8), and returns a column for every type
-// of condition that occurs, in the server's order. Kinds without conditions have
+// of condition that occurs, in the server's order: of policies on dataplanes, how many
+// proxies obey them, where some use one. Kinds without conditions have
 // no columns. Where the server cannot tell, a message says why and the resources
 // are shown all the same.
 func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh string, resources []*resource.Resource) []print.StatusColumn {
-	if kind == nil || !inherit.Follows(kind.Kind) || len(resources) == 0 {
+	if kind == nil || len(resources) == 0 {
+		return nil
+	}
+	attaches := kind.Class == resource.SourceDestination || kind.Class == resource.TargetRef
+	if !attaches && !inherit.Follows(kind.Kind) {
 		return nil
 	}
 	response, err := a.ask(ctx, question.Request(question.Conditions{Kind: kind.Kind}, mesh, ""))
@@ -26,9 +32,15 @@ func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh
 	if err == nil {
 		err = answer.Unmarshal(response.GetJson(), &about)
 	}
+	if attaches && rpcerr.HasReason(err, "NO_ZONES") {
+		return nil // there is no proxy to obey anything
+	}
 	if err != nil {
 		a.Message("The status is not known: %v", err)
 		return nil
+	}
+	for _, absent := range about.Incomplete {
+		a.Message("Note: ENFORCED is without %s.", absent)
 	}
 	shown := make(map[resource.Key]bool, len(resources))
 	for _, r := range resources {
@@ -49,6 +61,9 @@ func (a *app) statusColumns(ctx context.Context, kind *resource.Descriptor, mesh
 			// A route has a condition for every parent: one that is not True is shown.
 			if shown, again := columns[at].Reasons[key]; !again || strings.HasPrefix(shown, "True") {
 				columns[at].Reasons[key] = c.Status + " (" + c.Reason + ")"
+				if len(c.Proxies) > 0 {
+					columns[at].Reasons[key] = c.ProxiesText()
+				}
 			}
 		}
 	}

@@ -95,6 +95,8 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 		return merge(found, answer.MergeDataplanes, known.absentWith(failed))
 	case *meridianv1.InspectRequest_Proxies:
 		return merge(found, answer.MergeProxies, known.absentWith(failed))
+	case *meridianv1.InspectRequest_Conditions:
+		return merge(found, answer.MergeConditions, known.absentWith(failed))
 	}
 	if len(found) > 1 {
 		return nil, rpcerr.New(rpcerr.Invalid, "AMBIGUOUS_ZONE", "%s can answer this: name one with --zone", strings.Join(names(found), " and "))
@@ -157,6 +159,9 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 		}
 		held, notes = s.quarantines(ctx)
 	case question.Conditions:
+		if !inherit.Follows(q.Kind) && question.AsksProxies(q.Kind) {
+			return nil, false, nil // the zones know their proxies
+		}
 		held, notes = s.quarantines(ctx)
 	default:
 		return nil, false, nil

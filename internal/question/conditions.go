@@ -18,6 +18,9 @@ func (q Conditions) encode(r *meridianv1.InspectRequest) {
 
 // Ask implements Question.
 func (q Conditions) Ask(m *policy.Matcher, at At) (any, error) {
+	if at.EnforcedOf != nil {
+		return &answer.ConditionsAnswer{Kind: q.Kind, Mesh: at.Mesh, AsOf: at.AsOf, Items: at.EnforcedOf}, nil
+	}
 	return answer.Conditions(m, q.Kind, at.Mesh, at.AsOf, at.held)
 }
 

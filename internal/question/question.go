@@ -62,6 +62,9 @@ type At struct {
 	// Unenforced are the warnings about proxies of the zone that do not obey what is asked
 	// about.
 	Unenforced []answer.Warning
+	// EnforcedOf says of the policies of a kind that attach to dataplanes what proxies do
+	// with them; nil where there are no proxies to know of.
+	EnforcedOf []answer.ConditionsItem
 	// Dataplanes lists the dataplanes of a mesh, or of all; nil where the question
 	// is not taken.
 	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)
@@ -241,6 +244,8 @@ func HideZones(q Question, document []byte, may answer.May) ([]byte, error) {
 		return hideZones[answer.DataplanesAnswer](document, may)
 	case Proxies:
 		return hideZones[answer.ProxiesAnswer](document, may)
+	case Conditions:
+		return hideZones[answer.ConditionsAnswer](document, may)
 	case Policy:
 		if q.Rule == "" {
 			return hideZones[answer.PolicyAnswer](document, may)

@@ -120,7 +120,7 @@ func TestZoneSummarisesConditions(t *testing.T) {
 		{Type: "Enforced", Status: "True", Reason: "Enforced"},
 		{Type: "Quarantined", Status: "True", Reason: "ZoneCannotUse"},
 	}}}, a.Items)
-	_, err = about("Retry")
+	_, err = about("Secret")
 	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
 }
 

@@ -74,6 +74,12 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	err = s.turns.Question(ctx, who, func() (err error) {
 		var enforced []policy.Condition
 		var unenforced []answer.Warning
+		var enforcedOf []answer.ConditionsItem
+		if about, ok := asked.(question.Conditions); ok && s.attaches(about.Kind) {
+			if enforcedOf, err = s.enforcedOf(about.Kind, resource.MeshName(req.GetMesh())); err != nil {
+				return err
+			}
+		}
 		if about, ok := asked.(question.Policy); ok { // before the answer, which reads the matching itself
 			key := resource.Key{Kind: about.Kind, Mesh: resource.MeshName(req.GetMesh()), Name: about.Name}
 			if enforced, err = s.enforced(key); err != nil {
@@ -86,7 +92,7 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 			}
 		}
 		answered, err = question.Answer(asked, s.matching, question.At{
-			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, Enforced: enforced, Unenforced: unenforced,
+			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, Enforced: enforced, Unenforced: unenforced, EnforcedOf: enforcedOf,
 			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
 		})
 		return err

@@ -2,8 +2,10 @@ package zone
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -50,14 +52,43 @@ func (f following) Dialects(key resource.Key) (list []xds.Dialect) {
 }
 
 func (following) Deliveries(_ resource.Key, _ xds.Dialect, resources []*xds.Resource) []serve.Delivery {
-	return make([]serve.Delivery, len(resources))
+	return slices.Repeat([]serve.Delivery{serve.Accepted}, len(resources))
 }
 
-// withheldAll is a source of nothing.
-type withheldAll struct{ xds.Source }
+// withheldFrom is a source that has nothing for Envoy, and a cluster for gRPC.
+type withheldFrom struct{ xds.Source }
 
-func (withheldAll) Resources(resource.Key, xds.Dialect) (*xds.Set, error) {
-	return xds.WithheldSet(7, "nothing"), nil
+func (withheldFrom) Resources(_ resource.Key, d xds.Dialect) (*xds.Set, error) {
+	if d == xds.Envoy {
+		return xds.WithheldSet(7, "nothing"), nil
+	}
+	c, err := xds.New(&clusterv3.Cluster{Name: "c"}, xds.Origin{Source: resource.Key{Kind: "MeshCircuitBreaker", Mesh: "default", Name: "b"}})
+	if err != nil {
+		return nil, err
+	}
+	return xds.NewSet(7, c)
+}
+
+// With one look at each proxy it is known of every policy of a kind how many obey it.
+func TestEnforcedOf(t *testing.T) {
+	const breaker = `{"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "Mesh"}, "default": {"connectionLimits": {"maxRequests": 1}}}]}`
+	s := zoneWith(t, following{kinds: map[string]string{"web-1": "grpc", "web-2": "grpc", "web-3": "envoy"}}, map[string]string{
+		"Mesh default": `{}`, "Dataplane web-1": caller, "Dataplane web-2": caller, "Dataplane web-3": caller, "Dataplane web-4": caller,
+		"MeshCircuitBreaker b":    breaker,
+		"MeshCircuitBreaker else": `{"targetRef": {"kind": "MeshService", "name": "other"}, "to": [{"targetRef": {"kind": "Mesh"}, "default": {"connectionLimits": {"maxRequests": 1}}}]}`,
+	})
+	req := &meridianv1.InspectRequest{Mesh: "default", Question: &meridianv1.InspectRequest_Conditions{Conditions: &meridianv1.ConditionsQuestion{Kind: "MeshCircuitBreaker"}}}
+	response, err := s.Inspect(t.Context(), req)
+	require.NoError(t, err)
+	var about answer.ConditionsAnswer
+	require.NoError(t, answer.Unmarshal(response.GetJson(), &about))
+	require.Equal(t, []answer.ConditionsItem{{Mesh: "default", Name: "b", Conditions: []answer.ConditionSummary{{
+		Type: "Enforced", Status: "False", Reason: "SomeProxies", Proxies: []answer.ProxiesIn{{Zone: "east", Obey: 2, Proxies: 3}},
+	}}}}, about.Items)
+	s.xds = following{}
+	response, err = s.Inspect(t.Context(), req)
+	require.NoError(t, err)
+	require.Contains(t, string(response.GetJson()), `"items": []`)
 }
 
 // zoneWith is the service of a zone with resources and proxies.
@@ -78,7 +109,7 @@ func zoneWith(t *testing.T, streams proxyStreams, resources map[string]string) *
 	require.NoError(t, s.Apply(7, txn).Err)
 	w := world.New("east")
 	return &inspectService{
-		zone: "east", matching: livematch.New(engines.NewMatcher(nil).Following(w), s), world: w, turns: turns.NewServer(), xds: streams, resources: withheldAll{},
+		zone: "east", matching: livematch.New(engines.NewMatcher(nil).Following(w), s), world: w, turns: turns.NewServer(), xds: streams, resources: withheldFrom{},
 		quarantined: func(resource.Key) (policy.Condition, bool) { return policy.Condition{}, false },
 	}
 }

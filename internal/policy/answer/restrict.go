@@ -229,8 +229,28 @@ func pathsFor(may May, mesh resource.MeshName, paths []RoutePath) []RoutePath {
 	})
 }
 
-// Restrict leaves out what the reader may not read.
+// HideZones hides the zones that the reader may not read.
+func (a *ConditionsAnswer) HideZones(may May) {
+	may.absences(a.Incomplete)
+	for i := range a.Items {
+		for _, c := range a.Items[i].Conditions {
+			for j, in := range c.Proxies {
+				if read, _ := may(resource.Key{Kind: resource.KindZone, Name: string(in.Zone)}); !read {
+					c.Proxies[j].Zone = hiddenZone
+				}
+			}
+		}
+	}
+}
+
+// Restrict leaves out what the reader may not read, and how many proxies there are.
 func (a *ConditionsAnswer) Restrict(may May) {
+	a.HideZones(may)
+	for i := range a.Items {
+		for j := range a.Items[i].Conditions {
+			a.Items[i].Conditions[j].Proxies = nil
+		}
+	}
 	a.Items = slices.DeleteFunc(a.Items, func(i ConditionsItem) bool { return !may.all(i.Mesh, a.Kind, i.Name) })
 }
 

@@ -72,3 +72,35 @@ func TestUnenforcedInAHiddenZone(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(document), "east")
 }
+
+// How many proxies obey a policy is told of each zone, or of all where there are many.
+func TestEnforcedInSeveralZones(t *testing.T) {
+	part := func(zone resource.ZoneName, obey, all int) answer.Part {
+		document, err := answer.Marshal(&answer.ConditionsAnswer{Kind: "Timeout", AsOf: 3, Items: []answer.ConditionsItem{
+			answer.EnforcedItem(resource.Key{Kind: "Timeout", Mesh: "m", Name: "t"}, []answer.ProxiesIn{{Zone: "a lie", Obey: obey, Proxies: all}}),
+		}})
+		require.NoError(t, err)
+		return answer.Part{Zone: zone, JSON: document}
+	}
+	for _, c := range []struct {
+		parts        []answer.Part
+		text, reason string
+	}{
+		{[]answer.Part{part("east", 10, 10)}, "10 of 10 in east", "AllProxies"},
+		{[]answer.Part{part("east", 8, 10), part("west", 3, 3)}, "8 of 10 in east, 3 of 3 in west", "SomeProxies"},
+		{[]answer.Part{part("a", 0, 2), part("b", 0, 2), part("c", 0, 2), part("d", 0, 2)}, "0 of 8 in 4 zones", "NoProxy"},
+	} {
+		document, err := answer.MergeConditions(c.parts, func([]answer.Rejected) []answer.Absence { return nil })
+		require.NoError(t, err)
+		var a answer.ConditionsAnswer
+		require.NoError(t, answer.Unmarshal(document, &a))
+		require.Len(t, a.Items, 1)
+		got := a.Items[0].Conditions[0]
+		require.Equal(t, c.text, got.ProxiesText())
+		require.Equal(t, c.reason, got.Reason)
+		a.HideZones(func(key resource.Key) (bool, bool) { return key.Name != "east", true })
+		require.NotContains(t, got.ProxiesText(), "east")
+		a.Restrict(func(resource.Key) (bool, bool) { return true, true })
+		require.Empty(t, a.Items[0].Conditions[0].Proxies)
+	}
+}
