@@ -122,8 +122,10 @@ func Run(ctx context.Context, cfg Config) error {
 		return &UsageError{err}
 	}
 	defer func() { _ = os.Remove(cfg.Socket) }()
+	logs := NewLogs(cfg.Log)
+	defer logs.Close()
 	server := grpc.NewServer(
-		grpc.UnknownServiceHandler((&relay{zone: &a.zone, opened: a.opened, closed: a.closed}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
+		grpc.UnknownServiceHandler((&relay{zone: &a.zone, opened: a.opened, closed: a.closed, logs: logs}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
 		grpc.MaxRecvMsgSize(maxRelayed), grpc.MaxSendMsgSize(maxRelayed), grpc.MaxConcurrentStreams(maxRelayedStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)

@@ -37,6 +37,8 @@ const (
 	stopping = 5 * time.Second
 	// answering bounds an answer of Envoy's administration interface, and of --version.
 	answering = 5 * time.Second
+	// flushLogs is after what time Envoy writes log entries to files.
+	flushLogs = time.Second
 	// maxStats bounds what is read of an answer, in bytes.
 	maxStats = 1 << 20
 )
@@ -137,16 +139,7 @@ func (s *supervisor) configuration() ([]byte, error) {
 			},
 			"cds_config": ads, "lds_config": ads,
 		},
-		"static_resources": object{"clusters": []object{{
-			"name": "meridian_zone", "type": "STATIC", "connect_timeout": "5s",
-			"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": object{
-				"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-				"explicit_http_config": object{"http2_protocol_options": object{"connection_keepalive": object{"interval": "30s", "timeout": "10s"}}},
-			}},
-			"load_assignment": object{"cluster_name": "meridian_zone", "endpoints": []object{{"lb_endpoints": []object{{
-				"endpoint": object{"address": object{"pipe": object{"path": cfg.Socket}}},
-			}}}}},
-		}}},
+		"static_resources": object{"clusters": []object{s.itself("meridian_zone"), s.itself(xds.AgentCluster)}},
 		"layered_runtime": object{"layers": []object{{"name": "static", "static_layer": object{
 			"re2.max_program_size.error_level": programSize, "re2.max_program_size.warn_level": programSize,
 		}}}},
@@ -155,6 +148,20 @@ func (s *supervisor) configuration() ([]byte, error) {
 
 // seconds is a duration as configurations have it.
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s" }
+
+// itself is a cluster of the agent's socket.
+func (s *supervisor) itself(name string) object {
+	return object{
+		"name": name, "type": "STATIC", "connect_timeout": "5s",
+		"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": object{
+			"@type":                "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+			"explicit_http_config": object{"http2_protocol_options": object{"connection_keepalive": object{"interval": "30s", "timeout": "10s"}}},
+		}},
+		"load_assignment": object{"cluster_name": name, "endpoints": []object{{"lb_endpoints": []object{{
+			"endpoint": object{"address": object{"pipe": object{"path": s.agent.cfg.Socket}}},
+		}}}}},
+	}
+}
 
 // run keeps Envoy running until ctx ends, and then drains and stops it. Others are told
 // to send requests for as long as it is ready.
@@ -186,7 +193,7 @@ func (s *supervisor) run(ctx context.Context) {
 // once runs Envoy until it ends, or until ctx ends and it has drained.
 func (s *supervisor) once(ctx context.Context) error {
 	cfg := &s.agent.cfg
-	cmd := exec.Command(cfg.Envoy, "-c", s.path("envoy.json"), "--disable-hot-restart", "--log-level", "warning",
+	cmd := exec.Command(cfg.Envoy, "-c", s.path("envoy.json"), "--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", strconv.Itoa(int(flushLogs/time.Millisecond)),
 		"--drain-time-s", strconv.Itoa(int(max(cfg.Drain, time.Second)/time.Second)), "--drain-strategy", "immediate")
 	cmd.Stdout, cmd.Stderr, cmd.Env = cfg.Output, cfg.Output, childEnvironment()
 	cmd.SysProcAttr = childAttributes()

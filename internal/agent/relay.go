@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 
+	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // maxRelayed bounds a message in either direction, in bytes.
@@ -61,11 +63,30 @@ type relay struct {
 	zone grpc.ClientConnInterface
 	// opened and closed are called for each stream.
 	opened, closed func()
+	// logs takes the log entries of an Envoy.
+	logs *Logs
+}
+
+// takeLogs takes the log entries of one call.
+func (r *relay) takeLogs(client grpc.ServerStream) error {
+	m := &message{}
+	if err := client.RecvMsg(m); err != nil {
+		return err
+	}
+	var entries logsv1.LogsData // it is the request of the method
+	if err := proto.Unmarshal(m.data, &entries); err != nil {
+		return status.Error(codes.InvalidArgument, "these are no log entries")
+	}
+	r.logs.Take(&entries)
+	return client.SendMsg(&message{})
 }
 
 // serve is the handler of every method of the socket.
 func (r *relay) serve(_ any, client grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(client)
+	if method == ExportLogs {
+		return r.takeLogs(client)
+	}
 	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(client.Context(), nil))
 	defer cancel()

@@ -113,6 +113,22 @@ func (s *Set) Len() int { return len(s.all) }
 // bootstrap file, that has the dataplane's certificate and what it trusts.
 const CertificateProvider = "meridian"
 
+// AgentCluster is the cluster, in the configuration with which the agent starts an Envoy,
+// of the agent itself.
+const AgentCluster = "meridian_agent"
+
+// What an Envoy's agent is sent with log entries, as attributes of their resource: the
+// address, HOST:PORT, that takes them over TCP, and whether members without a value are
+// left out of entries that are objects ("true").
+const (
+	LogReceiver   = "meridian.io/log-receiver"
+	LogOmitsEmpty = "meridian.io/log-omits-empty"
+)
+
+// DeniedDetails begins what Envoy says of a request or connection that a permission
+// denied; the name of the permission follows, and a closing bracket.
+const DeniedDetails = "rbac_access_denied_matched_policy["
+
 // InstanceField is the field of a node's metadata by which a proxy names its process:
 // streams with the same value belong together.
 const InstanceField = "meridian.io/instance"

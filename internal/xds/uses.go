@@ -1,9 +1,11 @@
 package xds
 
 import (
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	otelv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/open_telemetry/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -35,6 +37,7 @@ func usesOfListener(l *listenerv3.Listener) ([]Ref, error) {
 		}
 	}
 	var uses []Ref
+	var err error
 	for _, config := range filters {
 		switch {
 		case config.MessageIs((*httpv3.HttpConnectionManager)(nil)):
@@ -46,6 +49,9 @@ func usesOfListener(l *listenerv3.Listener) ([]Ref, error) {
 				uses = append(uses, Ref{Route, name})
 			}
 			uses = append(uses, usesOfRoutes(manager.GetRouteConfig())...)
+			if uses, err = usesOfLogs(uses, manager.GetAccessLog()); err != nil {
+				return nil, err
+			}
 		case config.MessageIs((*tcpv3.TcpProxy)(nil)):
 			var tcp tcpv3.TcpProxy
 			if err := config.UnmarshalTo(&tcp); err != nil {
@@ -55,6 +61,27 @@ func usesOfListener(l *listenerv3.Listener) ([]Ref, error) {
 			for _, c := range tcp.GetWeightedClusters().GetClusters() {
 				uses = appendCluster(uses, c.GetName())
 			}
+			if uses, err = usesOfLogs(uses, tcp.GetAccessLog()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return uses, nil
+}
+
+// usesOfLogs adds the clusters that access logs are sent to. That of the agent is no
+// resource.
+func usesOfLogs(uses []Ref, logs []*accesslogv3.AccessLog) ([]Ref, error) {
+	for _, l := range logs {
+		if !l.GetTypedConfig().MessageIs((*otelv3.OpenTelemetryAccessLogConfig)(nil)) {
+			continue
+		}
+		var c otelv3.OpenTelemetryAccessLogConfig
+		if err := l.GetTypedConfig().UnmarshalTo(&c); err != nil {
+			return nil, err
+		}
+		if name := c.GetGrpcService().GetEnvoyGrpc().GetClusterName(); name != AgentCluster {
+			uses = appendCluster(uses, name)
 		}
 	}
 	return uses, nil

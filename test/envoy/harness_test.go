@@ -65,7 +65,7 @@ func launch(t *testing.T, configuration string) *envoy {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
 	}}
-	e.cmd = exec.Command(path, "-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info",
+	e.cmd = exec.Command(path, "-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info", "--file-flush-interval-msec", "20",
 		"--drain-time-s", "30", "--drain-strategy", "immediate") // as an agent starts it
 	out, err := e.cmd.StderrPipe()
 	require.NoError(t, err)

@@ -36,11 +36,13 @@ import (
 
 // zone makes resources from what is written to it, and serves them to Envoys.
 type zone struct {
-	t        *testing.T
-	store    *store.Store
-	feed     *feed.Feed
-	service  *discovery.Service
-	address  string
+	t       *testing.T
+	store   *store.Store
+	feed    *feed.Feed
+	service *discovery.Service
+	address string
+	// agent is for connections to an Envoy's agent.
+	agent    net.Listener
 	stop     func()
 	revision resource.Revision
 
@@ -86,6 +88,8 @@ func newZone(t *testing.T) *zone {
 	w := world.New("east")
 	z.feed = feed.New(livematch.New(policy.NewMatcher(engines.All()...).Following(w), z.store), w)
 	z.serve("127.0.0.1:0")
+	z.agent = local(t)
+	t.Cleanup(func() { _ = z.agent.Close() }) // its server may have closed it
 	z.t.Cleanup(func() { z.stop() })
 	z.apply(z.put(resource.KindMesh, "", "m", "{}"))
 	return z
@@ -154,19 +158,23 @@ func (z *zone) backend(name string, port int, protocol, version string) store.Op
 // launch starts the Envoy of a dataplane.
 func (z *zone) launch(name string) *envoy {
 	z.t.Helper()
-	host, port, err := net.SplitHostPort(z.address)
-	require.NoError(z.t, err)
 	return launch(z.t, fmt.Sprintf(`{
 		"admin": {"address": {"pipe": {"path": "ADMIN", "mode": 384}}},
 		"node": {"id": "m/%[1]s", "cluster": "m", "metadata": {"meridian.io/instance": "%[1]s"}},
 		"dynamic_resources": {
 			"ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "zone", "retry_policy": {"retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"}}}}]},
 			"cds_config": {"ads": {}, "resource_api_version": "V3"}, "lds_config": {"ads": {}, "resource_api_version": "V3"}},
-		"static_resources": {"clusters": [{"name": "zone", "type": "STATIC", "connect_timeout": "5s",
-			"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-				"@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}},
-			"load_assignment": {"cluster_name": "zone", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": %[2]q, "port_value": %[3]s}}}}]}]}}]}}`,
-		name, host, port))
+		"static_resources": {"clusters": [%[2]s, %[3]s]}}`,
+		name, static("zone", z.address), static(meridianxds.AgentCluster, z.agent.Addr().String())))
+}
+
+// static is a cluster of an address that takes HTTP/2.
+func static(name, address string) string {
+	host, port, _ := net.SplitHostPort(address)
+	return fmt.Sprintf(`{"name": %[1]q, "type": "STATIC", "connect_timeout": "5s",
+		"typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+			"@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}},
+		"load_assignment": {"cluster_name": %[1]q, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": %[2]q, "port_value": %[3]s}}}}]}]}}`, name, host, port)
 }
 
 // settle waits until the Envoy of a dataplane has answered everything that it is to have

@@ -55,7 +55,7 @@ type dialect struct {
 	// withheld says why a dataplane's proxy is sent nothing; empty when it is.
 	withheld func(resource.Key, *resource.Dataplane, *world.World) string
 	// inbounds makes what is the dataplane's own.
-	inbounds func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
+	inbounds func(resource.Key, world.Mesh, *resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
 	// shared makes what dataplanes share whose spelling is equal, with their rules, the
 	// settings of their mesh, the routes of their services and the protocols that it lists.
 	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error)
@@ -65,8 +65,8 @@ type dialect struct {
 var dialects = map[xds.Dialect]dialect{
 	xds.GRPC: {
 		withheld: grpc.Withheld,
-		inbounds: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule) ([]*xds.Resource, error) {
-			return grpc.Inbounds(mesh, settings, spec)
+		inbounds: func(key resource.Key, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule) ([]*xds.Resource, error) {
+			return grpc.Inbounds(key.Mesh, settings, spec)
 		},
 		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
 			return grpc.Shared(mesh, settings, spec, rules, routes)
@@ -262,7 +262,7 @@ func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, asOf
 	}
 	if before != nil && before.dataplane == next.dataplane && before.rules == next.rules && before.settings == next.settings && before.own != nil {
 		next.own = before.own
-	} else if next.own, err = dialects[key.dialect].inbounds(key.Mesh, next.settings, next.dataplane, rules); err != nil {
+	} else if next.own, err = dialects[key.dialect].inbounds(key.Key, next.settings, next.dataplane, rules); err != nil {
 		return err
 	} else if before != nil {
 		keep(next.own, before.own)

@@ -17,6 +17,7 @@ const (
 	serviceParents = "with kind Service; routes of gateways are not configured on Envoy yet"
 	byName         = "a service is known by its name and tags"
 	neverHeaders   = "the header host, and names that begin with a colon, are left as they are"
+	placeholders   = "a placeholder that Envoy does not know, or that reads its files, secrets or environment, is written as it is"
 	failsClosed    = "requests of a rule with such a filter are answered 500"
 )
 
@@ -65,7 +66,12 @@ func under(at string, fields []string) (all []string) {
 var envoyTable = compile(
 	on(resource.KindMesh, Unsupported, "nothing is sent to Envoy in a mesh that has mutual TLS enabled", "mtls"),
 	on(resource.KindMesh, Enforced, "", "routing.localityAwareLoadBalancing"),
-	on(resource.KindMesh, Unsupported, notYet, "logging", "tracing", "metrics"),
+	on(resource.KindMesh, Enforced, "", "logging.defaultBackend", "logging.backends[].name"),
+	on(resource.KindMesh, Approximated, "file and tcp, and nothing is logged with another type", "logging.backends[].type"),
+	on(resource.KindMesh, Approximated, placeholders, "logging.backends[].format"),
+	on(resource.KindMesh, Unsupported, "it is about traces", "logging.backends[].sampling"),
+	on(resource.KindMesh, Approximated, "path with type file and address, HOST:PORT, with type tcp; without it nothing is logged", "logging.backends[].conf"),
+	on(resource.KindMesh, Unsupported, notYet, "tracing", "metrics"),
 	on(resource.KindMesh, Unsupported, noInterception, "networking"),
 	on(resource.KindMesh, Unsupported, otherZones, "routing.zoneEgress", "routing.defaultForbidMeshExternalServices"),
 	on(resource.KindMesh, Unsupported, "it is not about what is sent to proxies", "constraints"),
@@ -148,8 +154,19 @@ var envoyTable = compile(
 	on(resource.KindMeshHealthCheck, Unsupported, "Envoy's own log has changes of health", "eventLogPath"),
 	on(resource.KindMeshHealthCheck, Approximated, firstCheck, "tcp", "http", "grpc"),
 
-	on(resource.KindTrafficLog, Unsupported, notYet, ""),
-	on(resource.KindMeshLogging, Unsupported, notYet, ""), onFrom(resource.KindMeshLogging, Unsupported, notYet),
+	on(resource.KindTrafficLog, Enforced, "", "backend"),
+	on(resource.KindMeshLogging, Enforced, "", under("backends[]", []string{
+		"name", "type", "file.path", "file.format.type", "file.format.json[].key", "file.format.omitEmptyValues", "tcp.format.type", "tcp.format.json[].key",
+	})...),
+	on(resource.KindMeshLogging, Enforced, "through the agent; addresses are HOST:PORT", "backends[].tcp.address"),
+	on(resource.KindMeshLogging, Enforced, "of an object, - is without a value too", "backends[].tcp.format.omitEmptyValues"),
+	on(resource.KindMeshLogging, Enforced, "without TLS; port 4317 if none is written", "backends[].openTelemetry.endpoint"),
+	on(resource.KindMeshLogging, Enforced, "", "backends[].openTelemetry.attributes[].key"),
+	on(resource.KindMeshLogging, Approximated, placeholders, under("backends[]", []string{
+		"file.format.plain", "file.format.json[].value", "tcp.format.plain", "tcp.format.json[].value", "openTelemetry.attributes[].value",
+	})...),
+	on(resource.KindMeshLogging, Approximated, "numbers and truth values are sent as texts; "+placeholders, "backends[].openTelemetry.body"),
+	onFrom(resource.KindMeshLogging, Approximated, "entries for some callers in meshes with mutual TLS only, as it is not known who calls without; of an inbound at most 64"),
 	on(resource.KindTrafficTrace, Unsupported, notYet, ""),
 	on(resource.KindMeshTracing, Unsupported, notYet, ""),
 	on(resource.KindMeshMetrics, Unsupported, notYet, ""),

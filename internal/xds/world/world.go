@@ -2,6 +2,7 @@ package world
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -87,6 +88,8 @@ type Mesh struct {
 	Permissive bool
 	// PreferOwnZone is whether endpoints of the own zone are used before others.
 	PreferOwnZone bool
+	// Logging, Tracing and Metrics are those of the Mesh as JSON; empty without any.
+	Logging, Tracing, Metrics string
 }
 
 // BuiltinCA is the type of the backends whose certificates zones issue themselves.
@@ -225,7 +228,20 @@ func settingsOf(view policy.View, name resource.MeshName) Mesh {
 	if spec.Routing != nil && spec.Routing.LocalityAwareLoadBalancing != nil {
 		settings.PreferOwnZone = *spec.Routing.LocalityAwareLoadBalancing
 	}
+	settings.Logging, settings.Tracing, settings.Metrics = textOf(spec.Logging), textOf(spec.Tracing), textOf(spec.Metrics)
 	return settings
+}
+
+// textOf is a part of a mesh as JSON, so that it can be compared; empty for none.
+func textOf[T any](part *T) string {
+	if part == nil {
+		return ""
+	}
+	text, err := json.Marshal(part)
+	if err != nil {
+		return "" // it was decoded before
+	}
+	return string(text)
 }
 
 // refresh brings the followed endpoints of services up to date. What it costs is in

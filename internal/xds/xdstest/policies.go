@@ -55,6 +55,12 @@ func Policies() []Policy {
 			{"matches":[{"path":{"value":"/r"}}],"default":{"filters":[{"type":"RequestRedirect","requestRedirect":{"scheme":"https","hostname":"h.test","port":8443,"statusCode":308,"path":{"type":"ReplacePrefixMatch","replacePrefixMatch":"/s"}}}]}},
 			{"matches":[{"path":{"value":"/f"}}],"default":{"filters":[{"type":"RequestRedirect","requestRedirect":{"path":{"type":"ReplaceFullPath","replaceFullPath":"/s"}}}]}},
 			{"matches":[{"path":{"type":"RegularExpression","value":"/e.*"}}],"default":{"filters":[{"type":"ExtensionRef","extensionRef":{"kind":"X","name":"x"}}]}}]}`},
+		{resource.KindTrafficLog, `{"backend":"none"}`},
+		{resource.KindMeshLogging, `{"backends":[]}`},
+		{resource.KindMeshLogging, `{"backends":[{"name":"none"},{"type":"File","file":{"path":"/dev/null"}},{"type":"File","file":{"path":"/dev/null","format":{"type":"Json","omitEmptyValues":true,"json":[{"key":"","value":"%"},{"key":"a","value":"%REQ(a)%"}]}}},
+			{"type":"File","file":{"path":"/dev/null","format":{"type":"Plain","plain":""}}},{"type":"Tcp","tcp":{"address":"no address"}},{"type":"Tcp","tcp":{"address":"h.test:1","format":{"type":"Json","json":[{"key":"a","value":"%PROTOCOL%"}]}}},
+			{"type":"Tcp","tcp":{"address":"[::1]:1","format":{"type":"Plain","plain":"%NONE% %KUMA_SOURCE_SERVICE%\n"}}},{"type":"OpenTelemetry","openTelemetry":{"endpoint":"127.0.0.1:4317","attributes":[{"key":"","value":"%"}],"body":{"a":[1,true,null,"%REQ(a)%",{"b":{}}],"":1e9}}},
+			{"type":"OpenTelemetry","openTelemetry":{"endpoint":"h.test","body":[]}},{"type":"OpenTelemetry","openTelemetry":{"endpoint":"h.test:99999"}}]}`},
 	}
 }
 

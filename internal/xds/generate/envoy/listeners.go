@@ -32,6 +32,18 @@ type builder struct {
 	protocol func(resource.TagSelector) world.Protocol
 	// own is the protocol of the outbound that is being made.
 	own world.Protocol
+	// caller is the service of the dataplane, and part what is made of it.
+	caller, part string
+	// receiving are the clusters of receivers of logs and traces that are made.
+	receiving map[string]bool
+}
+
+// callerOf is the service as which a dataplane calls in logs: its first.
+func callerOf(spec *resource.Dataplane) string {
+	for _, in := range spec.Inbounds() {
+		return in.Service()
+	}
+	return ""
 }
 
 // MakeOutbounds makes the resources of a dataplane's outbounds, from all its rules and the
@@ -41,7 +53,7 @@ func MakeOutbounds(
 	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule,
 	routes func(service string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol,
 ) (*generate.Outbounds, error) {
-	b := &builder{settings: settings}
+	b := &builder{settings: settings, caller: callerOf(spec), part: "outbounds"}
 	b.Mesh = mesh
 	b.PerRoute = []resource.Kind{
 		resource.KindMeshCircuitBreaker, resource.KindMeshTrafficRoute, resource.KindMeshUpstreamTimeout, resource.KindMeshHealthCheck,
@@ -69,7 +81,7 @@ func MakeOutbounds(
 // Spelling spells a dataplane's outbounds so that those of two dataplanes come to the
 // same, by the same rules, if they have the same spelling.
 func Spelling(spec *resource.Dataplane) string {
-	var spelled []byte
+	spelled := strconv.AppendQuote(nil, callerOf(spec))
 	all := listenersOf(spec)
 	for i := range all.outbounds {
 		out := &all.outbounds[i]
@@ -117,8 +129,13 @@ func (b *builder) outbound(out *outbound, rules generate.Rules, routes []*resour
 	var from []xds.Origin
 	if d, ok := timeouts.Duration("/http/requestHeadersTimeout"); ok {
 		m.RequestHeadersTimeout = durationpb.New(d)
-		from = timeouts.Origin("/filterChains/0/filters/0/typedConfig/requestHeadersTimeout", "/http/requestHeadersTimeout")
+		from = timeouts.Origin(inFilter+"/requestHeadersTimeout", "/http/requestHeadersTimeout")
 	}
+	logs, err := b.outboundLogs(b.listened(a), rules)
+	if err != nil {
+		return err
+	}
+	m.AccessLog, from = logs.list, append(from, logs.origins...)
 	return b.listener(name, out.place, m, from...)
 }
 
@@ -134,7 +151,7 @@ func (b *builder) tcpOutbound(out *outbound, rules generate.Rules, name string) 
 		return err
 	}
 	t := &tcpv3.TcpProxy{StatPrefix: name}
-	const at = "/filterChains/0/filters/0/typedConfig"
+	const at = inFilter
 	origins := generate.AppendAt(nil, at, e.Origins)
 	switch len(shares) {
 	case 0: // nothing is there that could be connected to
@@ -166,6 +183,11 @@ func (b *builder) tcpOutbound(out *outbound, rules generate.Rules, name string) 
 			origins = append(origins, retry.Origin(at+"/maxConnectAttempts", field)...)
 		}
 	}
+	logs, err := b.outboundLogs(b.listened(a), rules)
+	if err != nil {
+		return err
+	}
+	t.AccessLog, origins = logs.list, append(origins, logs.origins...)
 	return b.listener(name, out.place, t, origins...)
 }
 
@@ -206,9 +228,9 @@ const connecting = 10 * time.Second
 
 // Inbounds makes the listeners of a dataplane's inbounds, with their routes, and the
 // clusters of the application behind them.
-func Inbounds(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
-	b := &builder{settings: settings}
-	b.Mesh = mesh
+func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
+	b := &builder{settings: settings, part: "inbounds"}
+	b.Mesh = key.Mesh
 	all := listenersOf(spec)
 	clusters := map[string]bool{}
 	for i := range all.inbounds {
@@ -222,8 +244,13 @@ func Inbounds(mesh resource.MeshName, settings world.Mesh, spec *resource.Datapl
 		if err != nil {
 			return nil, err
 		}
+		logs, err := b.inboundLogs(b.listened(&a), generate.RulesOf(rules, &a), key.Name, in.port)
+		if err != nil {
+			return nil, err
+		}
 		if world.ProtocolOf(in.Tags) == world.TCP {
-			if err := b.listener(name, in.place, &tcpv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}}); err != nil {
+			t := &tcpv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}, AccessLog: logs.list}
+			if err := b.listener(name, in.place, t, logs.origins...); err != nil {
 				return nil, err
 			}
 			continue
@@ -232,7 +259,8 @@ func Inbounds(mesh resource.MeshName, settings world.Mesh, spec *resource.Datapl
 		if err != nil {
 			return nil, err
 		}
-		if err := b.listener(name, in.place, m); err != nil {
+		m.AccessLog = logs.list
+		if err := b.listener(name, in.place, m, logs.origins...); err != nil {
 			return nil, err
 		}
 		// The caller's proxy has the timeouts of requests.

@@ -29,7 +29,7 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	own, err := Inbounds(key.Mesh, w.Mesh(key.Mesh), spec, rules)
+	own, err := Inbounds(key, w.Mesh(key.Mesh), spec, rules)
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}

@@ -33,7 +33,7 @@ func (b *builder) routes(a *policy.Attachment, rules generate.Rules, e *generate
 	var made []*routev3.Route
 	var origins []xds.Origin
 	for i, m := range e.Matches {
-		r := &routev3.Route{Match: m}
+		r := &routev3.Route{Name: e.Route, Match: m}
 		at := "/virtualHosts/0/routes/" + strconv.Itoa(n+i)
 		origins = generate.AppendAt(origins, at, e.Origins)
 		if action := b.action(r, e, shares); action != nil {
