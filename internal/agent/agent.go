@@ -88,8 +88,11 @@ type agent struct {
 	draining chan struct{}
 	// available is whether others are to send requests.
 	available availability
-	// certificates are for the goroutine that registers; nil for an Envoy.
+	// certificates are for the goroutine that registers.
 	certificates *certificates
+	// identified is called once it is known that the dataplane has a certificate, or
+	// that its mesh needs none.
+	identified func()
 
 	mu      sync.Mutex
 	streams int
@@ -101,15 +104,24 @@ type agent struct {
 // over, and ends the registration. It returns nil then. A *UsageError means that it
 // could not have started; an error of the zone, that the zone refuses it.
 func Run(ctx context.Context, cfg Config) error {
-	a := &agent{cfg: cfg, draining: make(chan struct{})}
+	a := &agent{cfg: cfg, draining: make(chan struct{}), identified: func() {}}
 	if _, err := a.token(); err != nil {
 		return &UsageError{err}
 	}
 	var err error
-	if cfg.Bootstrap != "" {
-		if a.certificates, err = openCertificates(cfg.Bootstrap); err != nil {
-			return &UsageError{fmt.Errorf("--grpc-bootstrap: %w", err)}
+	start := func(context.Context) (stopped func()) {
+		a.available.set(true)
+		return func() {}
+	}
+	if cfg.Envoy != "" {
+		s, err := newSupervisor(ctx, a)
+		if err != nil {
+			return &UsageError{err}
 		}
+		defer s.remove()
+		a.certificates, start = s.certificates, s.start
+	} else if a.certificates, err = openCertificates(cfg.Bootstrap); err != nil {
+		return &UsageError{fmt.Errorf("--grpc-bootstrap: %w", err)}
 	}
 	conn, err := a.dial(cfg.Addresses...)
 	if err != nil {
@@ -132,10 +144,7 @@ func Run(ctx context.Context, cfg Config) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer server.Stop()
-	stopped, err := a.startEnvoy(ctx)
-	if err != nil {
-		return &UsageError{err}
-	}
+	stopped := start(ctx)
 	defer stopped()
 	registered := make(chan error, 1)
 	registration, leave := context.WithCancel(context.Background())
@@ -333,13 +342,11 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	}
 	again := make(chan struct{})
 	answers := make(chan *meridianv1.ConnectRequest, 1)
-	if a.certificates != nil {
-		first, err := a.certificates.request()
-		if err != nil {
-			return err
-		}
-		answers <- first
+	first, err := a.certificates.request()
+	if err != nil {
+		return err
 	}
+	answers <- first
 	sending := make(chan struct{}) // closed when it has ended
 	send := func(m *meridianv1.ConnectRequest) {
 		select {
@@ -407,7 +414,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 // follow does what the zone's messages ask for until the stream has ended.
 func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-chan error, send func(*meridianv1.ConnectRequest), accepted func() error) error {
 	c := a.certificates
-	registered, known := false, c == nil
+	registered, known := false, false
 	renewal, settled := time.NewTimer(time.Hour), time.NewTimer(time.Hour)
 	renewal.Stop()
 	settled.Stop()
@@ -440,17 +447,19 @@ func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-cha
 		case m = <-received:
 		}
 		was := registered && known
-		if identity := m.GetIdentity(); identity != nil && c != nil {
+		if identity := m.GetIdentity(); identity != nil {
 			stored, err := c.store(identity)
 			switch {
 			case errors.Is(err, errOtherKey):
 				continue
 			case err != nil:
-				return fmt.Errorf("--grpc-bootstrap: the certificate could not be stored: %w", err)
+				return fmt.Errorf("the certificate could not be stored: %w", err)
 			case identity.GetRefused() != "":
 				a.cfg.Log.Warn("the zone issues no certificate", "reason", identity.GetRefused())
 			}
-			known, have = true, identity.GetVersion()
+			if known, have = true, identity.GetVersion(); stored || identity.GetRefused() == "" {
+				a.identified()
+			}
 			renewal.Stop()
 			if stored {
 				renewal.Reset(max(0, c.renewal.Sub(c.now())))

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -85,14 +86,27 @@ type supervisor struct {
 	// administration interface.
 	dir   string
 	admin *http.Client
+	// certificates are what it reads in the directory.
+	certificates *certificates
+	// program is the absolute path of the Envoy.
+	program string
 }
 
-func newSupervisor(a *agent) (*supervisor, error) {
+// newSupervisor returns the supervisor of the configuration's Envoy, which has to be new
+// enough.
+func newSupervisor(ctx context.Context, a *agent) (*supervisor, error) {
+	if err := checkEnvoy(ctx, a.cfg.Envoy); err != nil {
+		return nil, err
+	}
+	program, err := filepath.Abs(a.cfg.Envoy) // it runs in another directory
+	if err != nil {
+		return nil, fmt.Errorf("--envoy: %w", err)
+	}
 	dir, err := os.MkdirTemp("", "meridian-envoy-")
 	if err != nil {
 		return nil, fmt.Errorf("--envoy: %w", err)
 	}
-	s := &supervisor{agent: a, dir: dir}
+	s := &supervisor{agent: a, dir: dir, program: program}
 	s.admin = &http.Client{Timeout: answering, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -103,12 +117,18 @@ func newSupervisor(a *agent) (*supervisor, error) {
 	if err == nil {
 		err = atomicfile.Write(s.path("envoy.json"), content, 0o600)
 	}
+	if err == nil {
+		s.certificates, err = openSecrets(dir)
+	}
 	if err != nil {
-		_ = os.RemoveAll(dir)
+		s.remove()
 		return nil, fmt.Errorf("--envoy: %w", err)
 	}
 	return s, nil
 }
+
+// remove removes its directory.
+func (s *supervisor) remove() { _ = os.RemoveAll(s.dir) }
 
 func (s *supervisor) path(name string) string { return filepath.Join(s.dir, name) }
 
@@ -169,7 +189,6 @@ func (s *supervisor) run(ctx context.Context) {
 	// The kernel ends the child with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer func() { _ = os.RemoveAll(s.dir) }()
 	cfg := &s.agent.cfg
 	for pause := firstRestart; ctx.Err() == nil; {
 		began := time.Now()
@@ -193,9 +212,9 @@ func (s *supervisor) run(ctx context.Context) {
 // once runs Envoy until it ends, or until ctx ends and it has drained.
 func (s *supervisor) once(ctx context.Context) error {
 	cfg := &s.agent.cfg
-	cmd := exec.Command(cfg.Envoy, "-c", s.path("envoy.json"), "--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", strconv.Itoa(int(flushLogs/time.Millisecond)),
+	cmd := exec.Command(s.program, "-c", s.path("envoy.json"), "--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", strconv.Itoa(int(flushLogs/time.Millisecond)),
 		"--drain-time-s", strconv.Itoa(int(max(cfg.Drain, time.Second)/time.Second)), "--drain-strategy", "immediate")
-	cmd.Stdout, cmd.Stderr, cmd.Env = cfg.Output, cfg.Output, childEnvironment()
+	cmd.Stdout, cmd.Stderr, cmd.Env, cmd.Dir = cfg.Output, cfg.Output, childEnvironment(), s.dir
 	cmd.SysProcAttr = childAttributes()
 	if err := cmd.Start(); err != nil {
 		return err
@@ -309,28 +328,22 @@ func (s *supervisor) active(ctx context.Context) int {
 	return sum
 }
 
-// startEnvoy starts the Envoy of the configuration, if there is one, which is drained
-// when ctx ends, or stopped is called. stopped waits until it has ended.
-func (a *agent) startEnvoy(ctx context.Context) (stopped func(), err error) {
-	if a.cfg.Envoy == "" {
-		a.available.set(true)
-		return func() {}, nil
-	}
-	if err := checkEnvoy(ctx, a.cfg.Envoy); err != nil {
-		return nil, err
-	}
-	s, err := newSupervisor(a)
-	if err != nil {
-		return nil, err
-	}
+// start starts Envoy as soon as the dataplane has a certificate, or needs none. It is
+// drained when ctx ends, or stopped is called. stopped waits until it has ended.
+func (s *supervisor) start(ctx context.Context) (stopped func()) {
 	running, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
+	identified, done := make(chan struct{}), make(chan struct{})
+	s.agent.identified = sync.OnceFunc(func() { close(identified) })
 	go func() {
 		defer close(done)
-		s.run(running)
+		select {
+		case <-identified:
+			s.run(running)
+		case <-running.Done():
+		}
 	}()
 	return func() {
 		cancel()
 		<-done
-	}, nil
+	}
 }

@@ -11,9 +11,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/meshca"
+	"meridian/internal/xds"
 )
 
 // DeltaAggregatedResources answers each first request of a type with nothing.
@@ -68,7 +72,7 @@ func TestAnEnvoyHasNothingOfMeridian(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nenv | grep -e ^MERIDIAN_ -e ^FOR_ENVOY >>'"+seen+"'\necho 'version: 9e55/1.40.0/Clean'\n"), 0o600))
 	require.NoError(t, os.Chmod(path, 0o700))
 	require.NoError(t, checkEnvoy(t.Context(), path))
-	s := &supervisor{agent: &agent{cfg: Config{Envoy: path, Output: io.Discard, Log: slog.New(slog.DiscardHandler)}}, dir: dir, admin: &http.Client{}}
+	s := &supervisor{agent: &agent{cfg: Config{Envoy: path, Output: io.Discard, Log: slog.New(slog.DiscardHandler)}}, dir: dir, program: path, admin: &http.Client{}}
 	require.ErrorContains(t, s.once(t.Context()), "it was not asked to")
 	got, err := os.ReadFile(seen)
 	require.NoError(t, err)
@@ -113,6 +117,34 @@ func TestAvailability(t *testing.T) {
 	require.True(t, up)
 	v.set(false)
 	<-changed
+}
+
+// An Envoy is started once it can read the certificate of its dataplane, in a directory of
+// its own.
+func TestAnEnvoyStartsWithACertificate(t *testing.T) {
+	z := startZone(t)
+	ca, err := meshca.New("east", "default", "ca", time.Now())
+	require.NoError(t, err)
+	z.authority, z.lifetime = ca.WithLongest(time.Hour), time.Hour
+	dir := t.TempDir()
+	program, seen := filepath.Join(dir, "envoy"), filepath.Join(dir, "seen")
+	require.NoError(t, os.WriteFile(program, []byte(`#!/bin/sh
+[ "$1" != --version ] || { echo 'version: 9e55/1.40.0/Clean'; exit; }
+cat `+xds.EnvoyCertificate+` `+xds.EnvoyRoots+` >'`+seen+`.new'
+mv '`+seen+`.new' '`+seen+`'
+exec sleep 600
+`), 0o600))
+	require.NoError(t, os.Chmod(program, 0o700))
+	r := start(t, z, func(c *Config) { c.Bootstrap, c.Envoy, c.Output, c.Drain = "", program, io.Discard, 0 })
+	var content []byte
+	require.Eventually(t, func() bool {
+		content, err = os.ReadFile(seen)
+		return err == nil
+	}, time.Minute, 5*time.Millisecond)
+	r.stop()
+	require.NoError(t, <-r.ended)
+	require.Equal(t, 2, strings.Count(string(content), "BEGIN CERTIFICATE"))
+	require.Contains(t, string(content), "BEGIN PRIVATE KEY")
 }
 
 // Others send requests to a dataplane while its Envoy is ready: not before, not while it

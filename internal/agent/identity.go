@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -43,6 +44,8 @@ const (
 // methods are for one goroutine at a time.
 type certificates struct {
 	dir string
+	// files are those of an identity, in the form in which its application reads them.
+	files func(certificate, key, roots []byte) (map[string][]byte, error)
 	// key is that of the last request; nil before it.
 	key *ecdsa.PrivateKey
 	// renewal is when the certificate is to be renewed; zero without one.
@@ -50,13 +53,54 @@ type certificates struct {
 	now     func() time.Time
 }
 
-// openCertificates makes the directory of the identity.
+// openCertificates makes the directory of the identity of a gRPC application.
 func openCertificates(bootstrap string) (*certificates, error) {
-	c := &certificates{dir: bootstrap + identitySuffix, now: time.Now}
+	c := &certificates{dir: bootstrap + identitySuffix, files: pemFiles, now: time.Now}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return nil, err
 	}
 	return c, os.Chmod(c.dir, 0o700)
+}
+
+func pemFiles(certificate, key, roots []byte) (map[string][]byte, error) {
+	return map[string][]byte{certificateFile: certificate, keyFile: key, rootsFile: roots}, nil
+}
+
+// openSecrets makes the directory of the identity of an Envoy that runs in a directory.
+// Until there is a certificate its files have none: Envoy refuses what refers to files
+// that do not exist, for good, and every connection while there is none.
+func openSecrets(dir string) (*certificates, error) {
+	c := &certificates{dir: filepath.Join(dir, xds.EnvoyIdentity), files: secretFiles, now: time.Now}
+	if err := os.Mkdir(c.dir, 0o700); err != nil {
+		return nil, err
+	}
+	none, err := secretFiles(nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.replace(none)
+}
+
+// secretFiles are the secrets of an identity; without a certificate, none.
+func secretFiles(certificate, key, roots []byte) (map[string][]byte, error) {
+	inline := func(data []byte) object { return object{"inline_string": string(data)} }
+	files := map[string][]byte{}
+	for path, secret := range map[string]object{
+		xds.EnvoyCertificate: {"name": xds.CertificateSecret, "tls_certificate": object{"certificate_chain": inline(certificate), "private_key": inline(key)}},
+		xds.EnvoyRoots:       {"name": xds.RootsSecret, "validation_context": object{"trusted_ca": inline(roots)}},
+	} {
+		secret["@type"] = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+		response := object{"resources": []object{}}
+		if len(certificate) > 0 {
+			response["resources"] = []object{secret}
+		}
+		data, err := json.Marshal(response)
+		if err != nil {
+			return nil, fmt.Errorf("encode a secret: %w", err)
+		}
+		files[filepath.Base(path)] = data
+	}
+	return files, nil
 }
 
 // request makes a request for a certificate, with the key of before unless the
@@ -103,10 +147,11 @@ func (c *certificates) store(identity *meridianv1.DataplaneIdentity) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("encode the key: %w", err)
 	}
-	if err := c.replace(map[string][]byte{
-		certificateFile: identity.GetCertificate(), rootsFile: identity.GetRoots(),
-		keyFile: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
-	}); err != nil {
+	files, err := c.files(identity.GetCertificate(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), identity.GetRoots())
+	if err == nil {
+		err = c.replace(files)
+	}
+	if err != nil {
 		return false, err
 	}
 	now := c.now()

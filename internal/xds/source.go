@@ -129,6 +129,20 @@ const (
 // denied; the name of the permission follows, and a closing bracket.
 const DeniedDetails = "rbac_access_denied_matched_policy["
 
+// Where an Envoy reads its dataplane's certificate with its key, and what it trusts: a
+// response of secret discovery with one secret of that name each, in files relative to
+// the directory in which it runs. They are replaced at once, by another directory in the
+// place of the last: what refers to them never changes.
+const (
+	EnvoyIdentity    = "identity"
+	EnvoyCertificate = EnvoyIdentity + "/current/certificate.json"
+	EnvoyRoots       = EnvoyIdentity + "/current/roots.json"
+	// CertificateSecret is the name of the secret with the certificate and its key.
+	CertificateSecret = "certificate"
+	// RootsSecret is the name of the secret with what is trusted.
+	RootsSecret = "roots"
+)
+
 // InstanceField is the field of a node's metadata by which a proxy names its process:
 // streams with the same value belong together.
 const InstanceField = "meridian.io/instance"

@@ -50,12 +50,17 @@ func directory(t *testing.T) string {
 	return dir
 }
 
-// launch starts an Envoy with a configuration, in which ADMIN stands for the path of the
-// socket of its administration interface. It ends with the test.
+// launch is launchIn in a directory of its own.
 func launch(t *testing.T, configuration string) *envoy {
 	t.Helper()
+	return launchIn(t, directory(t), configuration)
+}
+
+// launchIn starts an Envoy in a directory with a configuration, in which ADMIN stands for
+// the path of the socket of its administration interface. It ends with the test.
+func launchIn(t *testing.T, dir, configuration string) *envoy {
+	t.Helper()
 	path := program(t)
-	dir := directory(t)
 	socket, file := filepath.Join(dir, "admin"), filepath.Join(dir, "envoy.json")
 	require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(configuration, "ADMIN", socket)), 0o600))
 	e := &envoy{t: t, ready: make(chan struct{}), ended: make(chan struct{})}
@@ -67,6 +72,7 @@ func launch(t *testing.T, configuration string) *envoy {
 	}}
 	e.cmd = exec.Command(path, "-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info", "--file-flush-interval-msec", "20",
 		"--drain-time-s", "30", "--drain-strategy", "immediate") // as an agent starts it
+	e.cmd.Dir = dir
 	out, err := e.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, e.cmd.Start())

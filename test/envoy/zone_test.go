@@ -156,9 +156,13 @@ func (z *zone) backend(name string, port int, protocol, version string) store.Op
 }
 
 // launch starts the Envoy of a dataplane.
-func (z *zone) launch(name string) *envoy {
+func (z *zone) launch(name string) *envoy { return z.launchIn(directory(z.t), name) }
+
+// launchIn starts the Envoy of a dataplane in a directory.
+func (z *zone) launchIn(dir, name string) *envoy {
 	z.t.Helper()
-	return launch(z.t, fmt.Sprintf(`{
+	return launchIn(z.t, dir, fmt.Sprintf(`{
+		"layered_runtime": {"layers": [{"name": "static", "static_layer": {"re2.max_program_size.error_level": 1048576, "re2.max_program_size.warn_level": 1048576}}]},
 		"admin": {"address": {"pipe": {"path": "ADMIN", "mode": 384}}},
 		"node": {"id": "m/%[1]s", "cluster": "m", "metadata": {"meridian.io/instance": "%[1]s"}},
 		"dynamic_resources": {

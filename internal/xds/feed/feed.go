@@ -52,8 +52,6 @@ type proxyKey struct {
 
 // dialect makes the resources of one kind of proxy.
 type dialect struct {
-	// withheld says why a dataplane's proxy is sent nothing; empty when it is.
-	withheld func(resource.Key, *resource.Dataplane, *world.World) string
 	// inbounds makes what is the dataplane's own.
 	inbounds func(resource.Key, world.Mesh, *resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
 	// shared makes what dataplanes share whose spelling is equal, with their rules, the
@@ -64,7 +62,6 @@ type dialect struct {
 
 var dialects = map[xds.Dialect]dialect{
 	xds.GRPC: {
-		withheld: grpc.Withheld,
 		inbounds: func(key resource.Key, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule) ([]*xds.Resource, error) {
 			return grpc.Inbounds(key.Mesh, settings, spec)
 		},
@@ -74,11 +71,8 @@ var dialects = map[xds.Dialect]dialect{
 		spelling: grpc.Spelling,
 	},
 	xds.Envoy: {
-		withheld: func(key resource.Key, _ *resource.Dataplane, w *world.World) string {
-			return envoy.Withheld(key.Mesh, w.Mesh(key.Mesh))
-		},
 		inbounds: envoy.Inbounds,
-		shared:   envoy.MakeOutbounds,
+		shared:   envoy.Shared,
 		spelling: envoy.Spelling,
 	},
 }
@@ -238,7 +232,7 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 		return nil, err
 	}
 	next := &proxy{dataplane: spec, settings: f.world.Mesh(key.Mesh), endpoints: map[world.Key]bool{}}
-	if reason := dialects[key.dialect].withheld(key.Key, spec, f.world); reason != "" {
+	if reason := generate.Withheld(key.Key, spec, f.world); reason != "" {
 		next.set = xds.WithheldSet(asOf, reason)
 	} else if err := f.make(next, p, key, rules, asOf); err != nil {
 		f.release(key, next, p)

@@ -6,7 +6,7 @@ import (
 
 // Notes that several rows about Envoy share.
 const (
-	noMTLSEnvoy    = "who calls is known only with mutual TLS, in whose meshes nothing is sent to Envoy yet"
+	withMTLSEnvoy  = "in a mesh with mutual TLS, about callers who use it; an inbound without HTTP whose list denies a caller connects its application when the caller has sent something"
 	notYet         = "not configured on Envoy yet"
 	noCallers      = "limits and faults by caller are not configured on Envoy yet"
 	otherZones     = "there is no traffic between zones yet"
@@ -64,7 +64,10 @@ func under(at string, fields []string) (all []string) {
 }
 
 var envoyTable = compile(
-	on(resource.KindMesh, Unsupported, "nothing is sent to Envoy in a mesh that has mutual TLS enabled", "mtls"),
+	on(resource.KindMesh, Enforced, "with type builtin; with others nothing is sent", "mtls.enabledBackend", "mtls.backends[].name", "mtls.backends[].type"),
+	on(resource.KindMesh, Approximated, "with PERMISSIVE, Envoy accepts both and sends plaintext", "mtls.backends[].mode"),
+	on(resource.KindMesh, Approximated, "at least 1m", "mtls.backends[].dpCert.rotation.expiration"),
+	on(resource.KindMesh, Unsupported, "the zone issues certificates itself", "mtls"),
 	on(resource.KindMesh, Enforced, "", "routing.localityAwareLoadBalancing"),
 	on(resource.KindMesh, Enforced, "", "logging.defaultBackend", "logging.backends[].name"),
 	on(resource.KindMesh, Approximated, "file and tcp, and nothing is logged with another type", "logging.backends[].type"),
@@ -84,8 +87,8 @@ var envoyTable = compile(
 	on(resource.KindDataplane, Unsupported, "the application is not probed yet", "networking.inbound[].serviceProbe"),
 	on(resource.KindDataplane, Unsupported, noGatewayEnvoy, "networking.gateway"),
 
-	on(resource.KindTrafficPermission, Unsupported, noMTLSEnvoy, ""),
-	onFrom(resource.KindMeshTrafficPermission, Unsupported, noMTLSEnvoy),
+	on(resource.KindTrafficPermission, Enforced, withMTLSEnvoy, ""),
+	onFrom(resource.KindMeshTrafficPermission, Enforced, withMTLSEnvoy, "action"),
 	on(resource.KindFaultInjection, Unsupported, noCallers, ""),
 	on(resource.KindMeshHTTPFault, Unsupported, notYet, ""), onFrom(resource.KindMeshHTTPFault, Unsupported, noCallers),
 	on(resource.KindRateLimit, Unsupported, noCallers, ""),

@@ -98,6 +98,9 @@ const BuiltinCA = "builtin"
 // Secure is whether only TLS is accepted, so that it is known who calls.
 func (m Mesh) Secure() bool { return m.MTLS && !m.Permissive }
 
+// Certified is whether the zone issues certificates to the mesh's dataplanes.
+func (m Mesh) Certified() bool { return m.MTLS && m.BackendType == BuiltinCA }
+
 // Changes is what updates changed since the last Drain. Every list is in order, and
 // names nothing twice.
 type Changes struct {

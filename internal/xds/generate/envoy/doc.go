@@ -14,6 +14,10 @@
 // requests; it never sends them elsewhere. What policies often change is in routes and
 // clusters, not in listeners, whose connections a change drains.
 //
-// Non-goals: matching, and identity: in a mesh with mutual TLS nothing is made
-// (Withheld says why).
+// In a mesh with mutual TLS inbounds accept certificates of the mesh alone, and outbounds
+// those of the service that they are to. Routes decide about callers, or, where there are
+// none, the listener does. An inbound is closed until something opens it; permissions that
+// cannot be expressed deny every caller.
+//
+// Non-goals: matching, and certificates: Envoy reads them where its agent puts them.
 package envoy

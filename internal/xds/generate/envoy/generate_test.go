@@ -24,11 +24,11 @@ import (
 func mesh(t require.TestingT, protocol string) policytest.World {
 	w := policytest.NewWorld()
 	w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, `{}`)
-	put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"10.0.0.9","inbound":[{"port":8080,"tags":{"kuma.io/service":"web","kuma.io/protocol":"`+protocol+`"}}],
+	put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"10.0.0.9","inbound":[{"port":8080,"tags":{"kuma.io/service":"web","kuma.io/zone":"east","kuma.io/protocol":"`+protocol+`"}}],
 		"outbound":[{"port":4001,"tags":{"kuma.io/service":"backend"}}]}}`)
 	for i := 1; i <= 2; i++ {
 		put(t, w, resource.KindDataplane, fmt.Sprintf("backend-%d", i), fmt.Sprintf(
-			`{"networking":{"address":"10.0.0.%d","inbound":[{"port":80,"tags":{"kuma.io/service":"backend","version":"v%d","kuma.io/protocol":%q}}]}}`, i, i, protocol))
+			`{"networking":{"address":"10.0.0.%d","inbound":[{"port":80,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east","version":"v%d","kuma.io/protocol":%q}}]}}`, i, i, protocol))
 	}
 	return w
 }
@@ -85,38 +85,63 @@ func validate(t require.TestingT, m proto.Message) {
 	walk(m.ProtoReflect())
 }
 
-// What every field of every policy comes to is valid, and the same whenever it is made.
+// modes are the settings of mutual TLS of a mesh.
+var modes = map[string]string{
+	"none":       `{}`,
+	"PERMISSIVE": `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"PERMISSIVE"}]}}`,
+	"STRICT":     `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`,
+}
+
+// What every field of every policy comes to is valid, refers to nothing that is not there,
+// and is the same whenever it is made.
 func TestResourcesAreValidAndDeterministic(t *testing.T) {
 	for _, protocol := range []string{"http", "http2", "grpc", "tcp"} {
 		for _, p := range append(xdstest.Policies(), xdstest.Routes()...) {
-			t.Run(protocol+" "+string(p.Kind), func(t *testing.T) {
-				w := mesh(t, protocol)
-				if d, _ := resource.Describe(p.Kind); d.Class == resource.TargetRef || d.Class == resource.SourceDestination {
-					policyOn(t, w, p.Kind, p.Conf)
-				} else {
-					put(t, w, p.Kind, "r", p.Conf)
-				}
-				set, again := generate(t, w, "web-1"), generate(t, w, "web-1")
-				require.Equal(t, set.Len(), again.Len())
-				for r := range set.All() {
-					require.Equal(t, r.Version, again.Get(r.Ref()).Version)
-					m, err := r.Message()
-					require.NoError(t, err)
-					validate(t, m)
-				}
-			})
+			for mode, settings := range modes {
+				t.Run(protocol+" "+mode+" "+string(p.Kind), func(t *testing.T) {
+					w := mesh(t, protocol)
+					w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, settings)
+					if d, _ := resource.Describe(p.Kind); d.Class == resource.TargetRef || d.Class == resource.SourceDestination {
+						policyOn(t, w, p.Kind, p.Conf)
+					} else {
+						put(t, w, p.Kind, "r", p.Conf)
+					}
+					requireValid(t, generate(t, w, "web-1"), generate(t, w, "web-1"))
+				})
+			}
 		}
 	}
 }
 
-// In a mesh with mutual TLS nothing is made, and that is said.
+func requireValid(t require.TestingT, set, again *xds.Set) {
+	require.Empty(t, set.Withheld)
+	require.Equal(t, set.Len(), again.Len())
+	for r := range set.All() {
+		require.Equal(t, r.Version, again.Get(r.Ref()).Version)
+		m, err := r.Message()
+		require.NoError(t, err)
+		validate(t, m)
+		for _, other := range r.Uses {
+			require.NotNil(t, set.Get(other), "%s refers to %s", r.Ref(), other)
+		}
+	}
+}
+
+// Where nothing can be sent protected, nothing is, and that is said.
 func TestNothingIsSentUnprotected(t *testing.T) {
 	w := mesh(t, "http")
-	require.Empty(t, generate(t, w, "web-1").Withheld)
-	w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`)
-	set := generate(t, w, "web-1")
-	require.Zero(t, set.Len())
-	require.Contains(t, set.Withheld, "mutual TLS")
+	for settings, why := range map[string]string{
+		modes["none"]: "", modes["STRICT"]: "", modes["PERMISSIVE"]: "",
+		`{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"provided"}]}}`: "type builtin only",
+	} {
+		w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, settings)
+		set := generate(t, w, "web-1")
+		require.Equal(t, why == "", set.Len() > 0)
+		require.Contains(t, set.Withheld, why)
+	}
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, modes["STRICT"])
+	put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"10.0.0.9","inbound":[{"port":8080,"tags":{"kuma.io/service":"web"}}]}}`)
+	require.Contains(t, generate(t, w, "web-1").Withheld, "the dataplane can have no certificate")
 }
 
 // An inbound or outbound for which Envoy cannot listen has no listener, and that is said.

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"meridian/internal/identity"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
@@ -27,7 +30,6 @@ import (
 // builder gathers the resources of a dataplane.
 type builder struct {
 	generate.Builder
-	// settings are those of the mesh.
 	settings world.Mesh
 	protocol func(resource.TagSelector) world.Protocol
 	// own is the protocol of the outbound that is being made.
@@ -46,9 +48,9 @@ func callerOf(spec *resource.Dataplane) string {
 	return ""
 }
 
-// MakeOutbounds makes the resources of a dataplane's outbounds, from all its rules and the
-// settings of its mesh. routes returns the routes whose parent a service is, and protocol what the endpoints
-// behind a selector speak.
+// MakeOutbounds makes the resources of a dataplane's outbounds, from all its rules and
+// the settings of its mesh. routes returns the routes whose parent a service is, and
+// protocol what the endpoints behind a selector speak.
 func MakeOutbounds(
 	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule,
 	routes func(service string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol,
@@ -78,14 +80,36 @@ func MakeOutbounds(
 	return &b.Outbounds, nil
 }
 
-// Spelling spells a dataplane's outbounds so that those of two dataplanes come to the
-// same, by the same rules, if they have the same spelling.
+// Shared makes what dataplanes share whose Spelling and rules are equal: MakeOutbounds and
+// InboundRoutes.
+func Shared(
+	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule,
+	routes func(service string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol,
+) (*generate.Outbounds, error) {
+	outbounds, err := MakeOutbounds(mesh, settings, spec, rules, routes, protocol)
+	if err != nil {
+		return nil, err
+	}
+	served, err := InboundRoutes(mesh, settings, spec, rules)
+	outbounds.Resources = append(outbounds.Resources, served...)
+	return outbounds, err
+}
+
+// Spelling spells what is shared of dataplanes so that that of two comes to the same, by
+// the same rules, if they have the same spelling.
 func Spelling(spec *resource.Dataplane) string {
 	spelled := strconv.AppendQuote(nil, callerOf(spec))
 	all := listenersOf(spec)
+	for i := range all.inbounds {
+		in := &all.inbounds[i]
+		spelled = strconv.AppendQuote(strconv.AppendQuote(append(spelled, '<'), in.name), in.cluster)
+		for _, a := range attachmentsAt(spec, in.place) {
+			spelled = append(spelled, generate.Spelling([]policy.Attachment{a})...)
+		}
+	}
 	for i := range all.outbounds {
 		out := &all.outbounds[i]
-		spelled = strconv.AppendQuote(spelled, out.address)
+		spelled = strconv.AppendQuote(append(spelled, '>'), out.address)
 		spelled = append(spelled, generate.Spelling([]policy.Attachment{out.Attachment})...)
 	}
 	return string(spelled)
@@ -121,7 +145,7 @@ func (b *builder) outbound(out *outbound, rules generate.Rules, routes []*resour
 	}, origins...); err != nil {
 		return err
 	}
-	m, err := manager(name)
+	m, err := manager(name, name)
 	if err != nil {
 		return err
 	}
@@ -191,17 +215,17 @@ func (b *builder) tcpOutbound(out *outbound, rules generate.Rules, name string) 
 	return b.listener(name, out.place, t, origins...)
 }
 
-// manager is the HTTP connection manager of a listener, whose routes have its name.
-// Timeouts are a matter of routes; a stream without a route has none.
-func manager(name string) (*httpv3.HttpConnectionManager, error) {
+// manager is the HTTP connection manager of a listener. Timeouts are a matter of routes; a
+// stream without a route has none.
+func manager(statistics, routes string) (*httpv3.HttpConnectionManager, error) {
 	router, err := xds.Pack(&routerv3.Router{})
 	if err != nil {
 		return nil, err
 	}
 	return &httpv3.HttpConnectionManager{
-		StatPrefix: name,
+		StatPrefix: statistics,
 		RouteSpecifier: &httpv3.HttpConnectionManager_Rds{Rds: &httpv3.Rds{
-			ConfigSource: generate.ADS(), RouteConfigName: name,
+			ConfigSource: generate.ADS(), RouteConfigName: routes,
 		}},
 		HttpFilters:                []*httpv3.HttpFilter{{Name: "router", ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: router}}},
 		ServerHeaderTransformation: httpv3.HttpConnectionManager_PASS_THROUGH,
@@ -209,71 +233,149 @@ func manager(name string) (*httpv3.HttpConnectionManager, error) {
 	}, nil
 }
 
-// listener adds a listener with one filter.
+// listener adds the listener of an outbound.
 func (b *builder) listener(name string, at place, filter proto.Message, origins ...xds.Origin) error {
-	packed, err := xds.Pack(filter)
+	packed, err := filterOf(filter)
 	if err != nil {
 		return err
 	}
 	return b.Add(&listenerv3.Listener{
-		Name: name, Address: generate.Socket(at.address, at.port),
-		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-			Name: string(filter.ProtoReflect().Descriptor().FullName()), ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed},
-		}}}},
+		Name: name, Address: generate.Socket(at.address, at.port), TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{packed}}},
 	}, origins...)
+}
+
+func filterOf(m proto.Message) (*listenerv3.Filter, error) {
+	packed, err := xds.Pack(m)
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.Filter{
+		Name: string(m.ProtoReflect().Descriptor().FullName()), ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed},
+	}, nil
 }
 
 // connecting bounds the time to connect to an application on the same host.
 const connecting = 10 * time.Second
 
-// Inbounds makes the listeners of a dataplane's inbounds, with their routes, and the
-// clusters of the application behind them.
+// Inbounds makes the listeners of a dataplane's inbounds, and the clusters of the
+// application behind them.
 func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
 	b := &builder{settings: settings, part: "inbounds"}
 	b.Mesh = key.Mesh
 	all := listenersOf(spec)
-	clusters := map[string]bool{}
 	for i := range all.inbounds {
 		in := &all.inbounds[i]
-		name := "in_" + strconv.FormatUint(uint64(in.port), 10)
-		if in.address != spec.Networking.Address {
-			name += "_" + world.Hash(in.address)
-		}
-		a := policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags}
-		cluster, err := b.application(in, generate.RulesOf(rules, &a), clusters)
-		if err != nil {
+		a := attachmentOf(in.Inbound)
+		if err := b.application(in, generate.RulesOf(rules, &a)); err != nil {
 			return nil, err
 		}
-		logs, err := b.inboundLogs(b.listened(&a), generate.RulesOf(rules, &a), key.Name, in.port)
-		if err != nil {
-			return nil, err
+		if err := b.inbound(in, key.Name, spec, rules); err != nil {
+			return nil, fmt.Errorf("inbound port %d: %w", in.port, err)
 		}
-		if world.ProtocolOf(in.Tags) == world.TCP {
-			t := &tcpv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}, AccessLog: logs.list}
-			if err := b.listener(name, in.place, t, logs.origins...); err != nil {
-				return nil, err
-			}
-			continue
+	}
+	return b.Resources, nil
+}
+
+// inbound adds the listener of an inbound. What decides about requests is in its routes;
+// what decides about connections is in it.
+func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplane, rules []policy.Rule) error {
+	protocol, a := world.ProtocolOf(in.Tags), attachmentOf(in.Inbound)
+	logs, err := b.inboundLogs(b.listened(&a), generate.RulesOf(rules, &a), dataplane, in.port)
+	if err != nil {
+		return err
+	}
+	lists := generate.Permissions(true, rules, attachmentsAt(spec, in.place))
+	everyone, err := identity.Pattern(b.Mesh, nil)
+	if err != nil && b.settings.Certified() {
+		return err
+	}
+	names := []string{everyone}
+	filters := func(statistics string, certified bool) ([]*listenerv3.Filter, error) {
+		m, err := manager(statistics, in.name)
+		if err == nil && certified {
+			err = guards(m, len(lists))
 		}
-		m, err := manager(name)
 		if err != nil {
 			return nil, err
 		}
 		m.AccessLog = logs.list
-		if err := b.listener(name, in.place, m, logs.origins...); err != nil {
-			return nil, err
+		made, err := filterOf(m)
+		return []*listenerv3.Filter{made}, err
+	}
+	origins := logs.origins
+	if protocol == world.TCP {
+		filters = func(statistics string, certified bool) ([]*listenerv3.Filter, error) {
+			t := &tcpv3.TcpProxy{StatPrefix: statistics, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: in.cluster}, AccessLog: logs.list}
+			if !certified {
+				made, err := filterOf(t)
+				return []*listenerv3.Filter{made}, err
+			}
+			guarding, err := connections(b.Mesh, lists, statistics, t)
+			if err != nil {
+				return nil, err
+			}
+			made, err := filterOf(t)
+			return append(guarding, made), err
 		}
-		// The caller's proxy has the timeouts of requests.
-		if err := b.Add(&routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false), VirtualHosts: []*routev3.VirtualHost{{
-			Name: name, Domains: []string{"*"},
+		if listed := allowedNames(b.Mesh, lists); listed != nil {
+			names = listed
+		}
+		if b.settings.Certified() {
+			for i := range origins { // they are about the last filter
+				origins[i].Path = strings.Replace(origins[i].Path, "/filters/0", "/filters/"+strconv.Itoa(len(lists)), 1)
+			}
+			origins = append(origins, sources(lists, "/filterChains/0/filters")...)
+		}
+	}
+	l := &listenerv3.Listener{
+		Name: in.name, Address: generate.Socket(in.address, in.port), TrafficDirection: corev3.TrafficDirection_INBOUND,
+	}
+	more, err := b.chains(l, in.name, protocol, names, filters)
+	if err != nil {
+		return err
+	}
+	return b.Add(l, append(origins, more...)...)
+}
+
+// InboundRoutes makes the routes of the listeners of Inbounds that speak HTTP, with the
+// permissions of who has a certificate. They do not depend on addresses, so that
+// dataplanes with equal inbounds and rules share them, and a change of a permission leaves
+// connections alone.
+func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
+	b := &builder{settings: settings}
+	b.Mesh = mesh
+	all := listenersOf(spec)
+	for i := range all.inbounds {
+		in := &all.inbounds[i]
+		if world.ProtocolOf(in.Tags) == world.TCP {
+			continue
+		}
+		host := &routev3.VirtualHost{
+			Name: in.name, Domains: []string{"*"},
+			// The caller's proxy has the timeouts of requests.
 			Routes: []*routev3.Route{{
 				Match: generate.Everything()[0],
 				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: in.cluster},
 					Timeout:          durationpb.New(0), IdleTimeout: durationpb.New(0),
 				}},
 			}},
-		}}}); err != nil {
+		}
+		var origins []xds.Origin
+		if settings.Certified() {
+			lists := generate.Permissions(true, rules, attachmentsAt(spec, in.place))
+			opened, err := overrides(mesh, lists)
+			if err != nil {
+				return nil, fmt.Errorf("inbound port %d: %w", in.port, err)
+			}
+			host.TypedPerFilterConfig = opened
+			const at = "/virtualHosts/0/typedPerFilterConfig"
+			origins = append([]xds.Origin{generate.MeshOrigin(mesh, at)}, sources(lists, at)...)
+		}
+		if err := b.Add(&routev3.RouteConfiguration{
+			Name: in.name, ValidateClusters: wrapperspb.Bool(false), VirtualHosts: []*routev3.VirtualHost{host},
+		}, origins...); err != nil {
 			return nil, err
 		}
 	}
@@ -281,14 +383,9 @@ func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, r
 }
 
 // application adds the cluster of the application behind an inbound.
-func (b *builder) application(in *inbound, rules generate.Rules, made map[string]bool) (string, error) {
+func (b *builder) application(in *inbound, rules generate.Rules) error {
 	at := application(in.Inbound)
-	protocol := world.ProtocolOf(in.Tags)
-	name := "local_" + strconv.FormatUint(uint64(in.port), 10)
-	if made[name] {
-		name += "_" + world.Hash(in.address)
-	}
-	made[name] = true
+	protocol, name := world.ProtocolOf(in.Tags), in.cluster
 	c := &clusterv3.Cluster{
 		Name: name, ConnectTimeout: durationpb.New(connecting),
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
@@ -302,7 +399,7 @@ func (b *builder) application(in *inbound, rules generate.Rules, made map[string
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 	}
 	if err := setProtocol(c, protocol, nil); err != nil {
-		return "", err
+		return err
 	}
 	var origins []xds.Origin
 	for i := range rules {
@@ -310,5 +407,5 @@ func (b *builder) application(in *inbound, rules generate.Rules, made map[string
 			origins = append(origins, setBreaker(c, generate.NewConf(r))...)
 		}
 	}
-	return name, b.Add(c, origins...)
+	return b.Add(c, origins...)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strconv"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -19,32 +20,22 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if err != nil {
 		return nil, err
 	}
-	if reason := Withheld(key.Mesh, w.Mesh(key.Mesh)); reason != "" {
+	if reason := generate.Withheld(key, spec, w); reason != "" {
 		return xds.WithheldSet(asOf, reason), nil
 	}
+	settings := w.Mesh(key.Mesh)
 	endpoints := func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) }
-	outbounds, err := MakeOutbounds(key.Mesh, w.Mesh(key.Mesh), spec, rules,
+	shared, err := Shared(key.Mesh, settings, spec, rules,
 		func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) },
 		func(s resource.TagSelector) world.Protocol { return endpoints(s).Protocol })
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	own, err := Inbounds(key, w.Mesh(key.Mesh), spec, rules)
+	own, err := Inbounds(key, settings, spec, rules)
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	return generate.Assemble(asOf, own, outbounds, xds.Envoy, endpoints)
-}
-
-// Withheld says why a mesh's proxies are sent nothing; empty when they are.
-func Withheld(name resource.MeshName, mesh world.Mesh) string {
-	switch {
-	case !mesh.Exists:
-		return fmt.Sprintf("mesh %s does not exist", name)
-	case mesh.MTLS:
-		return fmt.Sprintf("mesh %s has mutual TLS enabled, which this release does not configure on Envoy: nothing is sent, so that nothing is sent unprotected", name)
-	}
-	return ""
+	return generate.Assemble(asOf, own, shared, xds.Envoy, endpoints)
 }
 
 // localhost is where applications are, and where their outbounds listen.
@@ -69,7 +60,17 @@ type Unserved struct {
 type inbound struct {
 	place
 	*resource.Inbound
-	index int
+	// name is that of the listener and its routes; cluster that of the application.
+	name, cluster string
+}
+
+// placeOf is where the listener of an inbound is.
+func placeOf(spec *resource.Dataplane, in *resource.Inbound) place {
+	return place{cmp.Or(in.Address, spec.Networking.Address), in.Port}
+}
+
+func attachmentOf(in *resource.Inbound) policy.Attachment {
+	return policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags}
 }
 
 // outbound is one listener for requests of the application.
@@ -89,11 +90,10 @@ type listeners struct {
 // first has it; inbounds come before outbounds.
 func listenersOf(spec *resource.Dataplane) listeners {
 	var all listeners
-	taken := map[place]string{}
+	taken, clusters := map[place]string{}, map[string]bool{}
 	for i := range spec.Inbounds() {
 		in := &spec.Networking.Inbound[i]
-		at := place{cmp.Or(in.Address, spec.Networking.Address), in.Port}
-		a := policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags}
+		at, a := placeOf(spec, in), attachmentOf(in)
 		refuse := func(why string) {
 			all.unserved = append(all.unserved, Unserved{a, fmt.Sprintf("/networking/inbound/%d", i), why})
 		}
@@ -110,7 +110,16 @@ func listenersOf(spec *resource.Dataplane) listeners {
 			}
 		default:
 			taken[at] = string(world.ProtocolOf(in.Tags)) + " " + fmt.Sprint(application(in))
-			all.inbounds = append(all.inbounds, inbound{at, in, i})
+			port := strconv.FormatUint(uint64(in.Port), 10)
+			made := inbound{at, in, "in_" + port, "local_" + port}
+			if at.address != spec.Networking.Address {
+				made.name += "_" + world.Hash(at.address)
+			}
+			if clusters[made.cluster] {
+				made.cluster += "_" + world.Hash(at.address)
+			}
+			clusters[made.cluster] = true
+			all.inbounds = append(all.inbounds, made)
 		}
 	}
 	for i, out := range spec.Outbounds() {

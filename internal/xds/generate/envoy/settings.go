@@ -370,7 +370,14 @@ func (b *builder) configure(c *clusterv3.Cluster, _ *policy.Attachment, rules ge
 	origins = append(origins, setLoadBalancer(c, rules.On(route, resource.KindTrafficRoute, resource.KindMeshTrafficRoute))...)
 	origins = append(origins, setBreaker(c, rules.On(route, resource.KindCircuitBreaker, resource.KindMeshCircuitBreaker))...)
 	checked, err := setHealthChecks(c, rules.On(route, resource.KindHealthCheck, resource.KindMeshHealthCheck), b.own)
-	return append(origins, checked...), err
+	if err != nil || !b.settings.Secure() {
+		return append(origins, checked...), err
+	}
+	if b.own == world.TCP {
+		protocol = world.TCP
+	}
+	secured, err := secure(c, b.Mesh, protocol, selector)
+	return slices.Concat(origins, checked, secured), err
 }
 
 // optionsName is the extension with the protocol of a cluster.

@@ -11,6 +11,7 @@ import (
 
 	"meridian/internal/policy/permission"
 	"meridian/internal/resource"
+	"meridian/internal/xds/generate"
 )
 
 // listOf is a list of n entries that allow and deny, turning after every `run` of them.
@@ -46,7 +47,7 @@ func TestPermissionsNestAsDeepAsClientsDecode(t *testing.T) {
 	}
 	for _, run := range []int{1, 3} {
 		deny, allow := sentFor(t, of(maxTurns, run), of(maxTurns, run))
-		require.NotContains(t, deny, tooMany)
+		require.NotContains(t, deny, generate.TooMany)
 		require.NotEmpty(t, allow)
 		reversed := of(maxTurns, run)
 		for i := range reversed.Entries {
@@ -54,10 +55,10 @@ func TestPermissionsNestAsDeepAsClientsDecode(t *testing.T) {
 		}
 		reversed.Allow = true
 		deny, allow = sentFor(t, reversed, of(maxTurns, run))
-		require.NotContains(t, deny, tooMany)
+		require.NotContains(t, deny, generate.TooMany)
 		require.NotEmpty(t, allow)
 		deny, allow = sentFor(t, of(maxTurns+1, run))
-		require.Contains(t, deny, tooMany)
+		require.Contains(t, deny, generate.TooMany)
 		require.Empty(t, allow)
 	}
 }

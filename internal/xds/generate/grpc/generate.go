@@ -207,7 +207,7 @@ func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.D
 			}
 			host.TypedPerFilterConfig = filters
 			const at = "/virtualHosts/0/typedPerFilterConfig"
-			origins = append(origins, meshOrigin(mesh, at))
+			origins = append(origins, generate.MeshOrigin(mesh, at))
 			for _, source := range sources {
 				origins = append(origins, xds.Origin{Path: at, Source: source})
 			}
@@ -242,7 +242,7 @@ func (b *builder) serverListener(address string, port uint32) error {
 		if chain.TransportSocket, err = serverSocket(); err != nil {
 			return err
 		}
-		origins = append(origins, meshOrigin(b.Mesh, "/defaultFilterChain"))
+		origins = append(origins, generate.MeshOrigin(b.Mesh, "/defaultFilterChain"))
 	}
 	packed, err := xds.Pack(m)
 	if err != nil {

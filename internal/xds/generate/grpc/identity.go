@@ -1,10 +1,8 @@
 package grpc
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -22,7 +20,7 @@ import (
 	"meridian/internal/policy/permission"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
-	"meridian/internal/xds/world"
+	"meridian/internal/xds/generate"
 )
 
 // tlsSocket is the name of the transport socket that gRPC knows.
@@ -34,33 +32,6 @@ const (
 	denyFilter  = "deny"
 	allowFilter = "allow"
 )
-
-// NoPolicy is what a client's error names where no policy decides about it and the mesh
-// has mutual TLS enabled (§3.6).
-const NoPolicy = "mtls-default"
-
-// Withheld says why a dataplane's proxy is sent nothing; empty when it is sent something.
-func Withheld(key resource.Key, spec *resource.Dataplane, w *world.World) string {
-	mesh := w.Mesh(key.Mesh)
-	switch {
-	case !mesh.Exists:
-		return fmt.Sprintf("mesh %s does not exist", key.Mesh)
-	case !mesh.Secure():
-		return ""
-	case mesh.BackendType != world.BuiltinCA:
-		return fmt.Sprintf("mesh %s has mutual TLS enabled with backend %s of type %s, and zones issue certificates of type %s only: nothing is sent, so that nothing is sent unprotected",
-			key.Mesh, mesh.Backend, mesh.BackendType, world.BuiltinCA)
-	}
-	if _, err := identity.Of(w.Zone(), key.Mesh, key.Name, spec.TagSets()); err != nil {
-		return fmt.Sprintf("the dataplane can have no certificate, and mesh %s has mutual TLS enabled: %v", key.Mesh, err)
-	}
-	return ""
-}
-
-// meshOrigin says that a value is so because of the mesh's mutual TLS.
-func meshOrigin(mesh resource.MeshName, path string) xds.Origin {
-	return xds.Origin{Path: path, Source: resource.Key{Kind: resource.KindMesh, Name: string(mesh)}, Field: "/mtls"}
-}
 
 // commonTLS is what both sides present and trust: what the agent has in its files.
 // Clients are given the names of servers to expect, in the field without types, the only
@@ -97,7 +68,7 @@ func secure(c *clusterv3.Cluster, mesh resource.MeshName, selector resource.TagS
 		return nil, err
 	}
 	c.TransportSocket, err = socketOf(&tlsv3.UpstreamTlsContext{CommonTlsContext: commonTLS(names)})
-	return []xds.Origin{meshOrigin(mesh, "/transportSocket")}, err
+	return []xds.Origin{generate.MeshOrigin(mesh, "/transportSocket")}, err
 }
 
 // serverSocket is the transport socket of a server, which demands a certificate.
@@ -112,7 +83,7 @@ func guards() ([]*httpv3.HttpFilter, error) {
 		name  string
 		rules *rbacv3.RBAC
 	}{
-		{denyFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{NoPolicy: about(everyCaller())}}},
+		{denyFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{generate.NoPolicy: about(everyCaller())}}},
 		{allowFilter, &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}},
 	} {
 		packed, err := xds.Pack(&httprbacv3.RBAC{Rules: f.rules})
@@ -139,9 +110,6 @@ const (
 	// permissions in effect. A port with more refuses every call; names go first.
 	maxBytes = 3 << 20
 )
-
-// tooMany is what a client's error names then.
-const tooMany = "too-many-permissions"
 
 // permissions are the overrides of the guards for one port, from the lists of its
 // attachments: all of them have to allow a caller.
@@ -170,7 +138,7 @@ func permissions(mesh resource.MeshName, lists []permission.List) (map[string]*a
 	if !fits(lists) || proto.Size(allow) > maxBytes {
 		sources = nil
 		clear(allow.Policies)
-		deny.Policies = map[string]*rbacv3.Policy{tooMany: about(everyCaller())}
+		deny.Policies = map[string]*rbacv3.Policy{generate.TooMany: about(everyCaller())}
 	}
 	out := map[string]*anypb.Any{}
 	for name, rules := range map[string]*rbacv3.RBAC{denyFilter: deny, allowFilter: allow} {
@@ -233,7 +201,7 @@ func (c *compiler) list(l *permission.List) (*rbacv3.Principal, error) {
 		holds[i] = p
 		c.sources[e.Policy] = true
 		if !e.Allow {
-			c.name(title(e.Policy), p, holds[:i])
+			c.name(generate.Title(e.Policy), p, holds[:i])
 		}
 	}
 	everyone, err := c.callers(nil)
@@ -247,7 +215,7 @@ func (c *compiler) list(l *permission.List) (*rbacv3.Principal, error) {
 		for _, p := range l.Policies {
 			c.sources[p] = true
 		}
-		c.name(c.ending(l), nil, holds)
+		c.name(generate.Ending(l), nil, holds)
 	}
 	for end := len(holds); end > 0; {
 		start := end - 1
@@ -264,25 +232,6 @@ func (c *compiler) list(l *permission.List) (*rbacv3.Principal, error) {
 	}
 	return allowed, nil
 }
-
-// ending names who denies at the end of a list.
-func (c *compiler) ending(l *permission.List) string {
-	const most = 3
-	var names []string
-	for i, p := range l.Policies {
-		if i == most {
-			names = append(names, fmt.Sprintf("and %d more", len(l.Policies)-most))
-			break
-		}
-		names = append(names, p.Name)
-	}
-	if len(names) == 0 {
-		return NoPolicy
-	}
-	return string(l.Policies[0].Kind) + " " + strings.Join(names, ", ")
-}
-
-func title(p resource.Key) string { return string(p.Kind) + " " + p.Name }
 
 // name has the client's error of a denial name who denied: those who are denied by
 // nothing before, so that one denial has one name. denied is nil for all of these.
@@ -358,17 +307,5 @@ func listsOn(spec *resource.Dataplane, rules []policy.Rule, port uint32, mtls bo
 			at = append(at, policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags})
 		}
 	}
-	slices.SortFunc(at, func(a, b policy.Attachment) int { return a.Compare(&b) })
-	at = slices.CompactFunc(at, func(a, b policy.Attachment) bool { return a.Compare(&b) == 0 })
-	lists := make([]permission.List, len(at))
-	for i := range at {
-		var mine []*policy.Rule
-		for j := range rules {
-			if rules[j].Attachment.Compare(&at[i]) == 0 {
-				mine = append(mine, &rules[j])
-			}
-		}
-		lists[i] = permission.Of(mtls, mine)
-	}
-	return lists
+	return generate.Permissions(mtls, rules, at)
 }

@@ -25,6 +25,7 @@ import (
 	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
+	xdsgenerate "meridian/internal/xds/generate"
 	"meridian/internal/xds/generate/grpc"
 	"meridian/internal/xds/world"
 )
@@ -260,7 +261,7 @@ func (d drawnMesh) draw() (callers []string) {
 func named(policies []string) string {
 	switch {
 	case len(policies) == 0:
-		return grpc.NoPolicy
+		return xdsgenerate.NoPolicy
 	case strings.HasPrefix(policies[0], "newer"):
 		return "MeshTrafficPermission " + policies[0]
 	case len(policies) > 3:
@@ -336,7 +337,7 @@ func TestServersDecideAsTheAnswerSays(t *testing.T) {
 		require.NoError(t, err)
 		check(uri, answer.ConnectionQuestion{FromTags: far})
 	})
-	for _, name := range []string{"allowed true", "allowed false", grpc.NoPolicy, "TrafficPermission older", "MeshTrafficPermission newer"} {
+	for _, name := range []string{"allowed true", "allowed false", xdsgenerate.NoPolicy, "TrafficPermission older", "MeshTrafficPermission newer"} {
 		require.Greater(t, counts[name], 20, "%s: too few for the test to say anything: %v", name, counts)
 	}
 }
@@ -463,7 +464,7 @@ func TestBoundsOfPermissions(t *testing.T) {
 					require.Equal(t, decision{passes: true}, s.calledBy(c.tags(i)), "entry %d", i)
 				}
 			}
-			denied(map[string]string{resource.ZoneTag: "other"}, c.named == all, grpc.NoPolicy)
+			denied(map[string]string{resource.ZoneTag: "other"}, c.named == all, xdsgenerate.NoPolicy)
 		})
 	}
 }

@@ -17,7 +17,7 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if err != nil {
 		return nil, err
 	}
-	if reason := Withheld(key, spec, w); reason != "" {
+	if reason := generate.Withheld(key, spec, w); reason != "" {
 		return xds.WithheldSet(asOf, reason), nil
 	}
 	settings := w.Mesh(key.Mesh)

@@ -1,0 +1,389 @@
+package envoy
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/meshca"
+	"meridian/internal/meshca/meshcatest"
+	"meridian/internal/policy"
+	policyanswer "meridian/internal/policy/answer"
+	"meridian/internal/policy/engines"
+	"meridian/internal/resource"
+	"meridian/internal/store"
+	meridianxds "meridian/internal/xds"
+)
+
+const (
+	mutualTLS = `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`
+	everyone  = `{"targetRef":{"kind":"Mesh"},"from":[{"targetRef":{"kind":"Mesh"},"default":{"action":"ALLOW"}}]}`
+)
+
+// files are an identity where an Envoy reads it.
+type files struct {
+	t     *testing.T
+	dir   string
+	count int
+}
+
+func newFiles(t *testing.T) *files {
+	t.Helper()
+	f := &files{t: t, dir: directory(t)}
+	require.NoError(t, os.Mkdir(filepath.Join(f.dir, meridianxds.EnvoyIdentity), 0o700))
+	return f
+}
+
+// put puts an identity in the place of the last one, all at once, as an agent does. Without
+// a holder there is none yet.
+func (f *files) put(h *meshcatest.Holder, roots []byte) {
+	f.t.Helper()
+	secret := func(name, kind string, content map[string]any) []byte {
+		resources := []any{}
+		if h != nil {
+			resources = append(resources, map[string]any{"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "name": name, kind: content})
+		}
+		data, err := json.Marshal(map[string]any{"resources": resources})
+		require.NoError(f.t, err)
+		return data
+	}
+	text := func(data []byte) map[string]any { return map[string]any{"inline_string": string(data)} }
+	certificate := map[string]any{}
+	if h != nil {
+		certificate = map[string]any{"certificate_chain": text(h.Certificate), "private_key": text(h.KeyPEM(f.t))}
+	}
+	f.count++
+	dir, next := filepath.Join(f.dir, meridianxds.EnvoyIdentity), strconv.Itoa(f.count)
+	require.NoError(f.t, os.Mkdir(filepath.Join(dir, next), 0o700))
+	for name, data := range map[string][]byte{
+		filepath.Base(meridianxds.EnvoyCertificate): secret(meridianxds.CertificateSecret, "tls_certificate", certificate),
+		filepath.Base(meridianxds.EnvoyRoots):       secret(meridianxds.RootsSecret, "validation_context", map[string]any{"trusted_ca": text(roots)}),
+	} {
+		require.NoError(f.t, os.WriteFile(filepath.Join(dir, next, name), data, 0o600))
+	}
+	require.NoError(f.t, os.Symlink(next, filepath.Join(dir, "new")))
+	require.NoError(f.t, os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "current")))
+}
+
+// callee is a dataplane of backend with an Envoy before its application.
+type callee struct {
+	*server
+	zone  *zone
+	envoy *envoy
+	// at is where its Envoy listens.
+	at string
+}
+
+// member starts the dataplane backend-1 that speaks a protocol, with the Envoy and the
+// certificate of a member of the mesh.
+func (z *zone) member(protocol string, f *files, extra ...store.Op) *callee {
+	z.t.Helper()
+	c := &callee{server: start(z.t, "backend-1"), zone: z}
+	port := free(z.t)
+	c.at = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	z.apply(append(extra, z.put(resource.KindDataplane, "m", "backend-1", fmt.Sprintf(
+		`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,"servicePort":%d,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east","kuma.io/protocol":%q}}]}}`, port, c.port, protocol)))...)
+	c.envoy = z.launchIn(f.dir, "backend-1")
+	require.Empty(z.t, z.settle("backend-1"))
+	return c
+}
+
+// caller calls a member over a connection of its own for each request.
+type caller struct {
+	*http.Client
+
+	scheme string
+}
+
+// presenting is a client that presents a certificate and trusts every server; nil for one
+// without TLS.
+func presenting(t *testing.T, certificate *tls.Certificate) caller {
+	transport, scheme := &http.Transport{DisableKeepAlives: true}, "http://"
+	if certificate != nil {
+		scheme = "https://"
+		transport.TLSClientConfig = &tls.Config{
+			InsecureSkipVerify: true, // who answers is not what is tested
+			// The server's hint is ignored, as an attacker would.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil },
+		}
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return caller{&http.Client{Transport: transport}, scheme}
+}
+
+func (c caller) get(at string) (answer, error) {
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, c.scheme+at, http.NoBody)
+	if err != nil {
+		return answer{}, err
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, string(body), response.Header}, errors.Join(err, response.Body.Close())
+}
+
+// An Envoy whose permissions allow everyone of the mesh accepts certificates of the mesh's
+// authority, and nothing else, whatever it is in front of.
+func TestForgedCertificatesAreRejected(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			z := newZone(t)
+			ca := meshcatest.Authority(t, "m")
+			f := newFiles(t)
+			f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+			c := z.member(protocol, f, z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+			mine := meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"})
+			pair := mine.Pair(t)
+			a, err := presenting(t, &pair).get(c.at)
+			require.NoError(t, err)
+			require.Equal(t, "backend-1", a.body, "%v", a)
+			served := c.requests.Load()
+			for name, certificate := range meshcatest.Forgeries(t, ca, "m", mine) {
+				_, err := presenting(t, &certificate).get(c.at)
+				require.Error(t, err, name)
+			}
+			_, err = presenting(t, nil).get(c.at)
+			require.Error(t, err, "plaintext")
+			require.Equal(t, served, c.requests.Load())
+		})
+	}
+}
+
+// joined is a mesh with mutual TLS whose member backend-1 speaks a protocol.
+func joined(t *testing.T, protocol, mesh string, policies ...store.Op) (*callee, *meshca.Authority) {
+	t.Helper()
+	z, ca, f := newZone(t), meshcatest.Authority(t, "m"), newFiles(t)
+	f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+	return z.member(protocol, f, append(policies, z.put(resource.KindMesh, "", "m", mesh))...), ca
+}
+
+// member is a client with the certificate of a dataplane with tags.
+func member(t *testing.T, ca *meshca.Authority, name string, tags resource.Tags) caller {
+	t.Helper()
+	pair := meshcatest.Issue(t, ca, "m", name, tags).Pair(t)
+	return presenting(t, &pair)
+}
+
+// until calls until the answer is as it should be: an Envoy accepts what it is sent a moment
+// before its requests obey it.
+func (c caller) until(t *testing.T, at string, holds func(answer, error) bool) {
+	t.Helper()
+	for !holds(c.get(at)) {
+		require.NoError(t, t.Context().Err())
+	}
+}
+
+// An Envoy decides about real callers, with certificates of the mesh's authority, as the
+// answer about the connection says, and tells on whose word it denies.
+func TestAnEnvoyDecidesAsTheAnswerSays(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	values := []string{"v1", "v2", "_", ".+", "é", "*"}
+	selector := func() string {
+		s := fmt.Sprintf(`"kuma.io/service":%q`, pick("web", "a/_/b", "*"))
+		if r.IntN(2) == 0 {
+			s += fmt.Sprintf(`,"version":%q`, pick(values...))
+		}
+		return "{" + s + "}"
+	}
+	target := func() string {
+		switch r.IntN(3) {
+		case 0:
+			return `{"kind":"Mesh"}`
+		case 1:
+			return fmt.Sprintf(`{"kind":"MeshSubset","tags":{"version":%q}}`, pick(values...))
+		default:
+			return fmt.Sprintf(`{"kind":"Service","name":%q}`, pick("web", "a/_/b"))
+		}
+	}
+	c, ca := joined(t, "http", mutualTLS)
+	z := c.zone
+	type known struct {
+		caller
+		tags resource.Tags
+	}
+	var callers []known
+	for i := range 24 {
+		tags := resource.Tags{resource.ServiceTag: pick("web", "a/_/b", "other")}
+		if r.IntN(3) > 0 {
+			tags["version"] = pick("v1", "v2", "_", ".+", "é", "a b")
+		}
+		callers = append(callers, known{member(t, ca, fmt.Sprintf("caller-%d", i), tags), tags}) // with the zone's tag
+	}
+	served, refused := 0, 0
+	var before []store.Op
+	for n := range 40 {
+		ops := before
+		before = nil
+		put := func(kind resource.Kind, name, spec string) {
+			op := z.put(kind, "m", name, spec)
+			ops, before = append(ops, op), append(before, store.Delete(op.Key))
+		}
+		for i := range r.IntN(4) {
+			if n%2 == 0 {
+				put(resource.KindTrafficPermission, fmt.Sprintf("p%d-%d", n, i), fmt.Sprintf(`{"sources":[{"match":%s},{"match":%s}],"destinations":[{"match":{"kuma.io/service":"backend"}}]}`, selector(), selector()))
+				continue
+			}
+			var from []string
+			for range 1 + r.IntN(4) {
+				from = append(from, fmt.Sprintf(`{"targetRef":%s,"default":{"action":%q}}`, target(), pick("ALLOW", "DENY")))
+			}
+			put(resource.KindMeshTrafficPermission, fmt.Sprintf("p%d-%d", n, i), `{"targetRef":{"kind":"Mesh"},"from":[`+strings.Join(from, ",")+`]}`)
+		}
+		z.apply(ops...)
+		require.Empty(t, z.settle("backend-1"))
+		m := policy.NewMatcher(engines.All()...)
+		m.Reset(z.store.View())
+		for range 3 { // what is accepted is in effect for requests that are answered after another one
+			_, err := callers[0].get(c.at)
+			require.NoError(t, err)
+		}
+		for _, from := range callers {
+			a, err := policyanswer.Connection(m, policyanswer.ConnectionQuestion{Mesh: "m", FromTags: from.tags, To: "backend-1"}, 1)
+			require.NoError(t, err)
+			by := "rbac_access_denied_matched_policy["
+			for _, e := range a.Effective {
+				if e.Kind == resource.KindMeshTrafficPermission {
+					by += string(e.Kind) + "_" + e.Policies[0] + "]"
+				}
+			}
+			as := func(got answer, err error) bool {
+				require.NoError(t, err)
+				if a.Allowed {
+					return got.status == http.StatusOK
+				}
+				return got.status == http.StatusForbidden && strings.Contains(got.body, by)
+			}
+			got, err := from.get(c.at)
+			require.True(t, as(got, err), "round %d, %v: allowed %t by %s, got %d %s", n, from.tags, a.Allowed, by, got.status, got.body)
+			if a.Allowed {
+				served++
+			} else {
+				refused++
+			}
+		}
+	}
+	require.Greater(t, served, 50)
+	require.Greater(t, refused, 50)
+}
+
+// A caller that is denied sees nothing of an application that is the first to send
+// something, and one that is allowed does as soon as all that decides are names.
+func TestGreetingsAreNotForTheDenied(t *testing.T) {
+	greeter, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var connected atomic.Int32
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := greeter.Accept()
+			if err != nil {
+				return
+			}
+			connected.Add(1)
+			_, _ = io.WriteString(conn, "hello") // it may be gone
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, greeter.Close())
+		serving.Wait()
+	})
+	c, ca := joined(t, "tcp", mutualTLS)
+	z := c.zone
+	dataplane := fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%s,"servicePort":%d,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east"}}]}}`,
+		c.at[strings.LastIndex(c.at, ":")+1:], greeter.Addr().(*net.TCPAddr).Port)
+	read := func(name, send string) string {
+		pair := meshcatest.Issue(t, ca, "m", name, resource.Tags{resource.ServiceTag: name}).Pair(t)
+		conn, err := tls.Dial("tcp", c.at, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
+		if err != nil {
+			return ""
+		}
+		_, _ = io.WriteString(conn, send)
+		data, _ := io.ReadAll(conn)
+		_ = conn.Close()
+		return string(data)
+	}
+	rule := func(name, action string) string {
+		return fmt.Sprintf(`{"targetRef":{"kind":"Service","name":%q},"default":{"action":%q}}`, name, action)
+	}
+	for spec, first := range map[string]string{
+		rule("web", "ALLOW"): "", // the application speaks first
+		rule("other", "DENY") + "," + rule("web", "ALLOW"): "x",
+	} {
+		z.apply(z.put(resource.KindDataplane, "m", "backend-1", dataplane), z.put(resource.KindMeshTrafficPermission, "m", "p", `{"targetRef":{"kind":"Mesh"},"from":[`+spec+`]}`))
+		require.Empty(t, z.settle("backend-1"))
+		for read("web", first) != "hello" {
+			require.NoError(t, t.Context().Err())
+		}
+		before := connected.Load()
+		for range 20 {
+			require.Empty(t, read("other", "x"))
+		}
+		require.Equal(t, before, connected.Load(), "the application was connected to for a caller that is denied")
+	}
+}
+
+// In a mesh whose mode is PERMISSIVE an Envoy accepts plaintext, from every caller, and
+// counts it; and it accepts TLS, with permissions. Once the mode is STRICT, TLS alone.
+func TestPermissiveAcceptsBoth(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			permissive := strings.Replace(mutualTLS, `"builtin"`, `"builtin","mode":"PERMISSIVE"`, 1)
+			c, ca := joined(t, protocol, permissive)
+			z := c.zone
+			z.apply(z.put(resource.KindMeshTrafficPermission, "m", "p", strings.Replace(everyone, `"kind":"Mesh"},"default"`, `"kind":"Service","name":"web"},"default"`, 1)))
+			require.Empty(t, z.settle("backend-1"))
+			web, other := member(t, ca, "web-1", resource.Tags{resource.ServiceTag: "web"}), member(t, ca, "other-1", resource.Tags{resource.ServiceTag: "other"})
+			served := func(a answer, err error) bool { return err == nil && a.body == "backend-1" }
+			web.until(t, c.at, served)
+			require.False(t, served(other.get(c.at)))
+			plain := presenting(t, nil)
+			for range 3 {
+				a, err := plain.get(c.at)
+				require.NoError(t, err)
+				require.Equal(t, "backend-1", a.body)
+			}
+			require.Contains(t, c.envoy.ask("/stats?usedonly&filter=_plaintext.downstream_cx_total"), "downstream_cx_total: 3\n")
+			z.apply(z.put(resource.KindMesh, "", "m", mutualTLS))
+			require.Empty(t, z.settle("backend-1"))
+			plain.until(t, c.at, func(_ answer, err error) bool { return err != nil })
+			web.until(t, c.at, served)
+			_, err := plain.get(c.at)
+			require.Error(t, err)
+		})
+	}
+}
+
+// An Envoy that gets its listeners before its certificate serves as soon as that is there.
+func TestACertificateThatComesLater(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		z, ca, f := newZone(t), meshcatest.Authority(t, "m"), newFiles(t)
+		f.put(nil, nil)
+		c := z.member(protocol, f, z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+		web := member(t, ca, "web-1", resource.Tags{resource.ServiceTag: "web"})
+		_, err := web.get(c.at)
+		require.Error(t, err)
+		_, err = presenting(t, nil).get(c.at)
+		require.Error(t, err)
+		f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+		web.until(t, c.at, func(a answer, err error) bool { return err == nil && a.body == "backend-1" })
+	}
+}
