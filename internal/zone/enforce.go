@@ -23,12 +23,13 @@ func (s *inspectService) enforced(policyKey resource.Key) ([]policy.Condition, e
 	if !ok || d.Class == resource.AccessControl {
 		return nil, nil
 	}
+	var reader enforce.Reader
 	holds, lacking, example := 0, map[string]int{}, resource.Key{}
 	for _, key := range s.xds.Proxies() {
 		if key.Mesh != policyKey.Mesh {
 			continue
 		}
-		all, err := s.effects(key, &policyKey)
+		all, err := s.effects(&reader, key, &policyKey)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +63,7 @@ func (s *inspectService) enforced(policyKey resource.Key) ([]policy.Condition, e
 // effects returns what the proxies of a dataplane do with what is in effect on it, one
 // list for each kind of proxy that follows the zone; nil when none does. With only, it
 // looks at nothing but one policy.
-func (s *inspectService) effects(key resource.Key, only *resource.Key) ([][]enforce.Effect, error) {
+func (s *inspectService) effects(reader *enforce.Reader, key resource.Key, only *resource.Key) ([][]enforce.Effect, error) {
 	var all [][]enforce.Effect
 	for _, dialect := range s.xds.Dialects(key) {
 		// Before the rules: what is newer in them is pending, never called enforced.
@@ -81,6 +82,9 @@ func (s *inspectService) effects(key resource.Key, only *resource.Key) ([][]enfo
 				return err
 			}
 			rules = found
+			if only != nil && !routed(only.Kind) {
+				return nil
+			}
 			outbounds := generate.Outbound(spec)
 			for i := range outbounds {
 				routes = append(routes, s.world.Routes(key.Mesh, outbounds[i].Service)...)
@@ -93,25 +97,24 @@ func (s *inspectService) effects(key resource.Key, only *resource.Key) ([][]enfo
 		case err != nil:
 			return nil, err
 		}
-		if only != nil {
-			rules = slices.DeleteFunc(slices.Clone(rules), func(r policy.Rule) bool {
-				return !slices.ContainsFunc(r.Steps, func(step policy.Step) bool { return step.Origin == *only })
-			})
-			routes = slices.DeleteFunc(routes, func(r *resource.Resource) bool { return r.Key() != *only })
-			if len(rules)+len(routes) == 0 {
-				continue
-			}
-		}
-		all = append(all, enforce.Effects(dialect, set, rules, routes, func(resources []*xds.Resource) []serve.Delivery {
+		effects := reader.Effects(dialect, set, rules, routes, only, func(resources []*xds.Resource) []serve.Delivery {
 			return s.xds.Deliveries(key, dialect, resources)
-		}))
+		})
+		if len(effects) > 0 {
+			all = append(all, effects)
+		}
 	}
 	return all, nil
 }
 
+// routed reports whether resources of a kind may be routes of services.
+func routed(kind resource.Kind) bool {
+	return kind == resource.KindHTTPRoute || kind == resource.KindGRPCRoute
+}
+
 // wire says for each kind on each attachment of a dataplane what its proxies do with it.
 func (s *inspectService) wire(key resource.Key, acked resource.Revision) ([]*meridianv1.WireState, error) {
-	all, err := s.effects(key, nil)
+	all, err := s.effects(&enforce.Reader{}, key, nil)
 	if err != nil {
 		return nil, err
 	}

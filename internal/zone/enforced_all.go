@@ -15,11 +15,12 @@ import (
 func (s *inspectService) enforcedOf(kind resource.Kind, mesh resource.MeshName) ([]answer.ConditionsItem, error) {
 	counts := map[resource.Key]*answer.ProxiesIn{}
 	var keys []resource.Key
+	var reader enforce.Reader
 	for _, proxy := range s.xds.Proxies() {
 		if mesh != "" && proxy.Mesh != mesh {
 			continue
 		}
-		all, err := s.effects(proxy, nil)
+		all, err := s.effects(&reader, proxy, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -69,45 +69,160 @@ type Policy struct {
 // Deliveries says how far resources have come to a proxy.
 type Deliveries func(resources []*xds.Resource) []serve.Delivery
 
+// Reader reads what proxies do. What the proxies of several dataplanes share it looks at
+// once: use one Reader for one question, while the proxies change little. The zero value is
+// ready to use; it is not safe for concurrent use.
+type Reader struct {
+	sources map[*xds.Resource][]resource.Key
+	covered map[coverageOf][]wire.Covered
+}
+
+type coverageOf struct {
+	rule    *policy.Rule
+	dialect xds.Dialect
+}
+
 // Effects returns what the proxy of a dataplane does with the rules on it, in their
 // order, and after them with the routes of the services that it sends to. set is what
-// the proxy is to have.
-func Effects(dialect xds.Dialect, set *xds.Set, rules []policy.Rule, routes []*resource.Resource, deliveries Deliveries) []Effect {
-	all := slices.Collect(set.All())
-	d := delivered{set: set, bySource: map[resource.Key]serve.Delivery{}}
-	for i, delivery := range deliveries(all) {
-		d.overall = max(d.overall, delivery)
-		for _, o := range all[i].Origins {
-			d.bySource[o.Source] = max(d.bySource[o.Source], delivery)
+// the proxy is to have. With only, it looks at nothing but what has that policy.
+func (r *Reader) Effects(dialect xds.Dialect, set *xds.Set, rules []policy.Rule, routes []*resource.Resource, only *resource.Key, deliveries Deliveries) []Effect {
+	var effects []Effect
+	var covered [][]wire.Covered
+	d := delivered{reader: r, set: set, deliveries: deliveries, bySource: map[resource.Key]*source{}}
+	add := func(at policy.Attachment, kind resource.Kind, c []wire.Covered) {
+		effects, covered = append(effects, Effect{Attachment: at, Kind: kind}), append(covered, c)
+		for i := range c {
+			if only == nil || c[i].Policy == *only {
+				d.bySource[c[i].Policy] = &source{}
+			}
 		}
 	}
-	effects := make([]Effect, 0, len(rules)+len(routes))
 	for i := range rules {
-		r := &rules[i]
-		e := Effect{Attachment: r.Attachment, Kind: r.Kind}
-		e.fill(d, wire.Coverage(dialect, r))
-		effects = append(effects, e)
+		if rule := &rules[i]; only == nil || has(rule, only) {
+			add(rule.Attachment, rule.Kind, r.coverage(dialect, rule))
+		}
 	}
-	for _, r := range routes {
-		e := Effect{Attachment: policy.Attachment{Type: policy.OnOutbound}, Kind: r.Key().Kind}
-		e.fill(d, []wire.Covered{wire.RouteCoverage(dialect, r)})
-		effects = append(effects, e)
+	for _, route := range routes {
+		if only == nil || route.Key() == *only {
+			add(policy.Attachment{Type: policy.OnOutbound}, route.Key().Kind, []wire.Covered{wire.RouteCoverage(dialect, route)})
+		}
+	}
+	if len(effects) == 0 {
+		return nil
+	}
+	d.read(only)
+	for i := range effects {
+		effects[i].fill(&d, covered[i])
 	}
 	return effects
 }
 
-// delivered is how far what a proxy is to have has come.
-type delivered struct {
-	set *xds.Set
-	// bySource is by the policy that values of a resource are from.
-	bySource map[resource.Key]serve.Delivery
-	overall  serve.Delivery
+func has(r *policy.Rule, only *resource.Key) bool {
+	for i := range r.Steps {
+		if r.Steps[i].Origin == *only {
+			return true
+		}
+	}
+	return false
 }
 
-func (e *Effect) fill(d delivered, covered []wire.Covered) {
+// coverage is what proxies do with a rule, which dataplanes may share.
+func (r *Reader) coverage(dialect xds.Dialect, rule *policy.Rule) []wire.Covered {
+	at := coverageOf{rule, dialect}
+	c, known := r.covered[at]
+	if !known {
+		if c = wire.Coverage(dialect, rule); r.covered == nil {
+			r.covered = map[coverageOf][]wire.Covered{}
+		}
+		r.covered[at] = c
+	}
+	return c
+}
+
+// sourcesOf are those that values of a resource are from, each once.
+func (r *Reader) sourcesOf(of *xds.Resource) []resource.Key {
+	keys, known := r.sources[of]
+	if known {
+		return keys
+	}
+	for i := range of.Origins {
+		// Those of one policy are next to each other, or few.
+		if o := &of.Origins[i]; i == 0 || o.Source != of.Origins[i-1].Source {
+			keys = append(keys, o.Source)
+		}
+	}
+	slices.SortFunc(keys, resource.Key.Compare)
+	keys = slices.Compact(keys)
+	if r.sources == nil {
+		r.sources = map[*xds.Resource][]resource.Key{}
+	}
+	r.sources[of] = keys
+	return keys
+}
+
+// delivered is how far what a proxy is to have has come.
+type delivered struct {
+	reader     *Reader
+	set        *xds.Set
+	deliveries Deliveries
+	// bySource is by the policy that values of a resource are from, for those that are
+	// asked about.
+	bySource map[resource.Key]*source
+	// overall is what overallDelivery returned; nil before.
+	overall *serve.Delivery
+}
+
+// source is how far the resources have come that have values of a policy.
+type source struct {
+	sent     bool // there are such resources
+	delivery serve.Delivery
+}
+
+// read says how far the resources have come that have values of what is asked about.
+// With only there is nothing else in bySource.
+func (d *delivered) read(only *resource.Key) {
+	var resources []*xds.Resource
+	var from [][]*source
+	for r := range d.set.All() {
+		var here []*source
+		for _, key := range d.reader.sourcesOf(r) {
+			if only != nil && key != *only {
+				continue
+			}
+			if s := d.bySource[key]; s != nil {
+				here = append(here, s)
+			}
+		}
+		if len(here) > 0 {
+			resources, from = append(resources, r), append(from, here)
+		}
+	}
+	for i, delivery := range d.deliveries(resources) {
+		for _, s := range from[i] {
+			s.sent, s.delivery = true, max(s.delivery, delivery)
+		}
+	}
+}
+
+// overallDelivery is how far everything has come.
+func (d *delivered) overallDelivery() serve.Delivery {
+	if d.overall == nil {
+		var worst serve.Delivery
+		for _, delivery := range d.deliveries(slices.Collect(d.set.All())) {
+			worst = max(worst, delivery)
+		}
+		d.overall = &worst
+	}
+	return *d.overall
+}
+
+func (e *Effect) fill(d *delivered, covered []wire.Covered) {
 	none, some := true, false
 	var worst State
 	for _, c := range covered {
+		if d.bySource[c.Policy] == nil {
+			continue // it is not asked about
+		}
 		state := d.state(c)
 		e.Policies = append(e.Policies, Policy{Key: c.Policy, State: state})
 		if state == Unsupported {
@@ -133,13 +248,14 @@ func (e *Effect) fill(d delivered, covered []wire.Covered) {
 func (d *delivered) state(c wire.Covered) State {
 	// A permission is in what a proxy is sent, or has no effect: in a mesh where it is not
 	// known who calls, every caller is accepted.
-	delivery, sent := d.bySource[c.Policy]
+	from := *d.bySource[c.Policy]
+	delivery, sent := from.delivery, from.sent
 	permission := c.Policy.Kind == resource.KindTrafficPermission || c.Policy.Kind == resource.KindMeshTrafficPermission
 	if d.set.Withheld != "" || c.Fields > 0 && c.Unsupported == c.Fields || permission && !sent {
 		return Unsupported
 	}
 	if !sent { // no value is from it: what there is, is as it says
-		delivery = min(d.overall, serve.Pending)
+		delivery = min(d.overallDelivery(), serve.Pending)
 	}
 	switch delivery {
 	case serve.NotAsked:

@@ -1,6 +1,7 @@
 package enforce_test
 
 import (
+	"slices"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -77,10 +78,9 @@ func TestEffects(t *testing.T) {
 			set, err := xds.NewSet(9, clusterFrom(t, "c", c.sent...))
 			require.NoError(t, err)
 			deliveries := func(resources []*xds.Resource) []serve.Delivery {
-				require.Len(t, resources, 1)
-				return []serve.Delivery{c.delivery}
+				return slices.Repeat([]serve.Delivery{c.delivery}, len(resources))
 			}
-			effects := enforce.Effects(xds.GRPC, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, deliveries)
+			effects := new(enforce.Reader).Effects(xds.GRPC, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, nil, deliveries)
 			require.Len(t, effects, 1)
 			require.Equal(t, c.want, effects[0].State)
 			states := map[string]enforce.State{}
@@ -91,6 +91,16 @@ func TestEffects(t *testing.T) {
 			for i, want := range c.each {
 				require.Equal(t, want, states[c.policies[i]], c.policies[i])
 			}
+			asked := 0
+			for i, want := range c.each {
+				only := key(breaker, c.policies[i])
+				effects := new(enforce.Reader).Effects(xds.GRPC, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, &only, func(resources []*xds.Resource) []serve.Delivery {
+					asked += len(resources)
+					return slices.Repeat([]serve.Delivery{c.delivery}, len(resources))
+				})
+				require.Equal(t, []enforce.Policy{{Key: only, State: want}}, effects[0].Policies, "asked about alone")
+			}
+			require.LessOrEqual(t, asked, len(c.each), "what has nothing of it is not looked at, unless nothing has")
 		})
 	}
 }
@@ -100,7 +110,7 @@ func TestEffects(t *testing.T) {
 func TestEffectsOfWithheldAndRoutes(t *testing.T) {
 	rule := ruleOf(t, resource.KindCircuitBreaker, map[string]string{"full": `{"thresholds": {"maxRequests": 7}}`}, "full")
 	none := func(resources []*xds.Resource) []serve.Delivery { return make([]serve.Delivery, len(resources)) }
-	effects := enforce.Effects(xds.GRPC, xds.WithheldSet(9, "mutual TLS"), []policy.Rule{rule}, nil, none)
+	effects := new(enforce.Reader).Effects(xds.GRPC, xds.WithheldSet(9, "mutual TLS"), []policy.Rule{rule}, nil, nil, none)
 	require.Equal(t, enforce.Unsupported, effects[0].State)
 
 	documents, err := resource.Decode("routes", []byte(`{type: GRPCRoute, mesh: default, name: r, parentRefs: [{kind: Service, name: backend}], rules: [{backendRefs: [{name: backend}]}]}`), resource.DecodeOptions{})
@@ -108,7 +118,7 @@ func TestEffectsOfWithheldAndRoutes(t *testing.T) {
 	route := documents[0].Resource
 	set, err := xds.NewSet(9, clusterFrom(t, "c", route.Key()))
 	require.NoError(t, err)
-	effects = enforce.Effects(xds.GRPC, set, nil, []*resource.Resource{route}, func([]*xds.Resource) []serve.Delivery { return []serve.Delivery{serve.Accepted} })
+	effects = new(enforce.Reader).Effects(xds.GRPC, set, nil, []*resource.Resource{route}, nil, func([]*xds.Resource) []serve.Delivery { return []serve.Delivery{serve.Accepted} })
 	require.Equal(t, []enforce.Policy{{Key: route.Key(), State: enforce.Enforced}}, effects[0].Policies)
 }
 
