@@ -62,11 +62,17 @@ func (a *app) loadMatcher(from *sources, mesh, zoneFlag string) (*policy.Matcher
 		return nil, "", err
 	}
 	a.advise(remarksOf(documents))
+	return matcherOf(resourcesOf(documents), zoneFlag)
+}
+
+// matcherOf returns a matcher of resources as a zone would hold them, and the zone of
+// dataplanes that name none.
+func matcherOf(resources []*resource.Resource, zoneFlag string) (*policy.Matcher, resource.ZoneName, error) {
 	zone, strict := resource.ZoneName(zoneFlag), zoneFlag != ""
 	if !strict {
 		zone = defaultZone
 	}
-	view, err := policy.Offline(resourcesOf(documents), zone, strict)
+	view, err := policy.Offline(resources, zone, strict)
 	if err != nil {
 		return nil, "", &exit.Failure{Code: exit.Usage, Err: err}
 	}

@@ -79,6 +79,24 @@ func unknownKind(name string) string {
 	return fmt.Sprintf("unknown kind %q; `meridian explain` lists the kinds", doctree.Clip(name))
 }
 
+// DecodeInto decodes a tree into what target points to by the conventions of specs, and
+// returns everything that is wrong with it. A part that stands beside specs is read
+// with it, such as a test of policies.
+func DecodeInto(target any, n *doctree.Node) []Problem {
+	report := &Report{}
+	if n.Deeper(maxSpecDepth) {
+		report.Errorf(Root, "nested more than %d levels deep", maxSpecDepth)
+		return report.Problems
+	}
+	doctree.Duplicates(n, Root, report.repeated)
+	dec := &decoder{}
+	dec.into(target, n, Root)
+	report.Problems = append(report.Problems, dec.report.Problems...)
+	report.curb()
+	locate(n, report.Problems)
+	return report.Problems
+}
+
 // decodeSpec decodes and validates the tree of a spec and returns it with its
 // canonical JSON. What is wrong goes to report.
 func decodeSpec(d *Descriptor, n *doctree.Node, report *Report) (Spec, []byte) {

@@ -22,6 +22,26 @@ type DecodeOptions struct {
 	MeshExplicit bool
 	// Flat makes Load read directories without the directories below them.
 	Flat bool
+	// Tests receives every document of kind PolicyTestKind, which is no resource, with
+	// its source. nil leaves them out.
+	Tests func(source string, document *doctree.Node)
+}
+
+// PolicyTestKind is the kind of documents with tests of policies, which stand beside
+// resources.
+const PolicyTestKind = "PolicyTest"
+
+// isTest reports whether a document has tests of policies.
+func isTest(n *doctree.Node) bool {
+	if n.Shape != doctree.Object {
+		return false
+	}
+	for _, field := range []string{"type", "kind"} {
+		if kind := n.Get(field); kind != nil && kind.Shape == doctree.Text && kind.Text == PolicyTestKind {
+			return true
+		}
+	}
+	return false
 }
 
 func (o DecodeOptions) mesh() MeshName {
@@ -69,6 +89,12 @@ func decodeAll(source string, data []byte, opts DecodeOptions) ([]Document, Docu
 	for _, root := range roots {
 		for _, n := range splitList(root) {
 			index++
+			if isTest(n) {
+				if opts.Tests != nil {
+					opts.Tests(source, n)
+				}
+				continue
+			}
 			document, problem := decodeDocument(n, repeats, opts)
 			if problem != nil {
 				problem.Source, problem.Index, problem.Line = source, index, n.Line

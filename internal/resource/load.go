@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"meridian/internal/doctree"
 )
 
 // MaxSourceBytes bounds one file or standard input: 32 MiB, some fifty thousand
@@ -28,13 +30,20 @@ const MaxSourceBytes = 32 << 20
 func Load(paths []string, stdin io.Reader, opts DecodeOptions, more ...Source) ([]Document, error) {
 	var documents []Document
 	var failed DocumentErrors
+	tests := 0
+	if take := opts.Tests; take != nil {
+		opts.Tests = func(source string, document *doctree.Node) {
+			tests++
+			take(source, document)
+		}
+	}
 	for _, path := range paths {
 		sources, err := expand(path, opts.Flat)
 		if err != nil {
 			failed = append(failed, sourceError(path, 0, err.Error())...)
 			continue
 		}
-		found, broken := 0, len(failed)
+		found, broken := -tests, len(failed)
 		for _, source := range sources {
 			name, data, err := readSource(source, stdin)
 			if err != nil {
@@ -46,7 +55,7 @@ func Load(paths []string, stdin io.Reader, opts DecodeOptions, more ...Source) (
 			failed = append(failed, problems...)
 			found += len(decoded)
 		}
-		if found == 0 && len(failed) == broken {
+		if found+tests == 0 && len(failed) == broken {
 			failed = append(failed, sourceError(sourceName(path), 0, "holds no resources")...)
 		}
 	}

@@ -67,6 +67,9 @@ type ConnectionAnswer struct {
 	AsOf      resource.Revision `json:"asOf"`
 	Allowed   bool              `json:"allowed"`
 	AllowedBy []string          `json:"allowedBy"`
+	// DeniedBy are the policies on whose word the only inbound that was evaluated is
+	// closed to the caller. It is no part of the document.
+	DeniedBy []string `json:"-"`
 	// Inbounds is set when more than one inbound was evaluated; Allowed is then
 	// their conjunction.
 	Inbounds  []InboundAccess `json:"inbounds,omitempty"`
@@ -257,6 +260,7 @@ func (a *ConnectionAnswer) receiving(r *policy.Reading, inbounds []*policy.Attac
 				a.AllowedBy = append(a.AllowedBy, name)
 			}
 		}
+		a.DeniedBy = p.deniedBy
 		if len(inbounds) > 1 {
 			a.Inbounds = append(a.Inbounds, InboundAccess{in.Port, in.Service, p.allowed, p.allowedBy, p.deniedBy})
 		}

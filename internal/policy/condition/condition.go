@@ -41,6 +41,9 @@ const (
 
 // Options bound what an expression may cost.
 type Options struct {
+	// Variables are the names that an expression may use, each an object. nil stands for
+	// those of policies.
+	Variables []string
 	// MaxLength is the longest expression accepted, in bytes.
 	MaxLength int
 	// CostLimit is the budget of one evaluation in CEL cost units, about one per
@@ -83,11 +86,15 @@ type Compiler struct {
 
 // NewCompiler returns a compiler.
 func NewCompiler(opts Options) (*Compiler, error) {
-	env, err := cel.NewEnv(
+	if opts.Variables == nil {
+		opts.Variables = []string{VarSelf, VarSpec, VarTarget}
+	}
+	var variables []cel.EnvOption
+	for _, name := range opts.Variables {
+		variables = append(variables, cel.Variable(name, cel.MapType(cel.StringType, cel.DynType)))
+	}
+	env, err := cel.NewEnv(append(variables,
 		cel.CustomTypeAdapter(adapter{types.DefaultTypeAdapter}),
-		cel.Variable(VarSelf, cel.MapType(cel.StringType, cel.DynType)),
-		cel.Variable(VarSpec, cel.MapType(cel.StringType, cel.DynType)),
-		cel.Variable(VarTarget, cel.MapType(cel.StringType, cel.DynType)),
 		cel.CrossTypeNumericComparisons(true),
 		cel.ParserRecursionLimit(maxRecursion),
 		cel.ParserExpressionSizeLimit(opts.MaxLength),
@@ -96,7 +103,7 @@ func NewCompiler(opts Options) (*Compiler, error) {
 		// Regular expressions are checked by checkRegexes: the library's validators
 		// compile them before they look at their size.
 		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("build the environment of conditions: %w", err)
 	}
@@ -220,7 +227,12 @@ type Verdict struct {
 
 // Eval evaluates the condition. It never panics and never takes longer than
 // the options allow.
-func (c *Condition) Eval(ctx context.Context, in Input) (verdict Verdict) {
+func (c *Condition) Eval(ctx context.Context, in Input) Verdict {
+	return c.EvalWith(ctx, map[string]any{VarSelf: in.Self, VarSpec: in.Spec, VarTarget: in.Target})
+}
+
+// EvalWith is Eval for an expression of other variables: JSON values by their names.
+func (c *Condition) EvalWith(ctx context.Context, variables map[string]any) (verdict Verdict) {
 	defer func() {
 		if r := recover(); r != nil {
 			verdict = Verdict{Failed, fmt.Sprintf("evaluation broke off: %v", r)}
@@ -228,9 +240,7 @@ func (c *Condition) Eval(ctx context.Context, in Input) (verdict Verdict) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	value, _, err := c.program.ContextEval(ctx, map[string]any{
-		VarSelf: in.Self, VarSpec: in.Spec, VarTarget: in.Target,
-	})
+	value, _, err := c.program.ContextEval(ctx, variables)
 	if err != nil {
 		return c.failure(ctx, err)
 	}
