@@ -43,6 +43,9 @@ const (
 	beginSocket, begunSocket = ".mp", "s"
 	// maxTokenBytes bounds the file with the token.
 	maxTokenBytes = 64 << 10
+	// lookAtToken is how often the file with the token is looked at: the certificate is to
+	// be of the token that is in it.
+	lookAtToken = time.Second
 	// leaving bounds how long the zone may take to end the registration.
 	leaving = 2 * time.Second
 )
@@ -288,7 +291,7 @@ func (a *agent) register(ctx context.Context) error {
 		if begun {
 			pause, was = firstPause, ""
 		}
-		if errors.Is(err, errAvailable) {
+		if errors.Is(err, errAgain) {
 			continue
 		}
 		var usage *UsageError
@@ -323,6 +326,10 @@ func final(err error, ever bool) bool {
 // connect registers the dataplane for as long as the stream lasts. accepted is called
 // once it is registered and the zone has said by what it is known.
 func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, accepted func() error) error {
+	presented, err := a.token()
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error()) // it may be being replaced
+	}
 	streaming, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaving, cancel) })
@@ -342,6 +349,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	}
 	again := make(chan struct{})
 	answers := make(chan *meridianv1.ConnectRequest, 1)
+	a.certificates.on(presented)
 	first, err := a.certificates.request()
 	if err != nil {
 		return err
@@ -356,6 +364,8 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	}
 	go func() { // the one goroutine that sends
 		defer close(sending)
+		token := time.NewTicker(lookAtToken)
+		defer token.Stop()
 		next := &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}
 		for {
 			if next != nil && (stream.Send(next) != nil || next.GetLeave() != nil) {
@@ -378,6 +388,14 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 					return
 				default:
 					next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}}
+				}
+			case <-token.C:
+				next = nil
+				if now, err := a.token(); err == nil && now != presented && draining != nil {
+					a.cfg.Log.Info("the token was replaced: registering with it")
+					close(again)
+					cancel()
+					return
 				}
 			case <-ctx.Done():
 				next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}}
@@ -405,7 +423,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	err = a.follow(received, failed, send, accepted)
 	select {
 	case <-again:
-		return errAvailable
+		return errAgain
 	default:
 		return err
 	}

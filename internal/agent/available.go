@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// errAvailable ends a registration that says that the dataplane takes no requests: there
-// is to be another one.
-var errAvailable = errors.New("the dataplane takes requests from now on")
+// errAgain ends a registration that says that the dataplane takes no requests, or that was
+// made by another token: there is to be another one.
+var errAgain = errors.New("there is something else to say to the zone")
 
 // availability is whether others are to send requests to the dataplane. The zero value:
 // they are not.

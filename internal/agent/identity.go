@@ -46,8 +46,9 @@ type certificates struct {
 	dir string
 	// files are those of an identity, in the form in which its application reads them.
 	files func(certificate, key, roots []byte) (map[string][]byte, error)
-	// key is that of the last request; nil before it.
-	key *ecdsa.PrivateKey
+	// key is that of the last request; nil before it. It is for certificates on token.
+	key   *ecdsa.PrivateKey
+	token string
 	// renewal is when the certificate is to be renewed; zero without one.
 	renewal time.Time
 	now     func() time.Time
@@ -101,6 +102,14 @@ func secretFiles(certificate, key, roots []byte) (map[string][]byte, error) {
 		files[filepath.Base(path)] = data
 	}
 	return files, nil
+}
+
+// on has the next certificate be one on a token. Another token gets another key: who has
+// the key of before could use it with that certificate, which is no secret.
+func (c *certificates) on(token string) {
+	if c.token != token {
+		c.token, c.key, c.renewal = token, nil, time.Time{}
+	}
 }
 
 // request makes a request for a certificate, with the key of before unless the

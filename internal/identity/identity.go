@@ -3,9 +3,12 @@
 //
 // The name of a dataplane is one SPIFFE id:
 //
-//	spiffe://ZONE.MESH/dp/NAME/_/TAG/VALUE/TAG/VALUE/_/TAG/VALUE
+//	spiffe://ZONE.MESH/dp/NAME/by/CREDENTIAL/_/TAG/VALUE/TAG/VALUE/_/TAG/VALUE
 //
 // with a section for every tag set as which the dataplane calls, the tags in order.
+// CREDENTIAL, which stands in certificates, is for the token that the certificate was
+// issued on: when that is revoked, the names with it are denied, and those of a
+// certificate that was issued on another one are not.
 // Bytes outside A-Z, a-z, 0-9, . and - are spelled _XX, so that the segment _ begins a
 // section and is nothing else. kuma.io/zone is not among the tags: who signs for a zone
 // could write any value there, and the host is what its certificate of a CA constrains.
@@ -19,6 +22,7 @@
 package identity
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -39,6 +43,8 @@ const (
 	scheme = "spiffe://"
 	// dataplanes begins the path of every name, section each tag set.
 	dataplanes, section = "/dp/", "_"
+	// by begins the credential, which has credentialBytes bytes.
+	by, credentialBytes = "by", 20
 	// empty is the spelling of an empty tag or value.
 	empty = "__"
 )
@@ -98,10 +104,28 @@ func Of(zone resource.ZoneName, mesh resource.MeshName, dataplane string, sets [
 	}
 	slices.Sort(sections)
 	name := scheme + host + dataplanes + dataplane + strings.Join(slices.Compact(sections), "")
-	if len(name) > MaxBytes {
-		return "", fmt.Errorf("its name in certificates, which its tags are part of, has %d bytes, and at most %d are possible: give it fewer or shorter tags", len(name), MaxBytes)
+	if longest := len(WithCredential(name, Credential(""))); longest > MaxBytes {
+		return "", fmt.Errorf("its name in certificates, which its tags are part of, has %d bytes, and at most %d are possible: give it fewer or shorter tags", longest, MaxBytes)
 	}
 	return name, nil
+}
+
+// Credential is for a token in names: a hash of its ID, of 80 bits.
+func Credential(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])[:credentialBytes]
+}
+
+// WithCredential returns a name of Of as it stands in a certificate that is issued on a
+// credential.
+func WithCredential(name, credential string) string {
+	at := strings.Index(name, "/"+section)
+	return name[:at] + "/" + by + "/" + credential + name[at:]
+}
+
+// isCredential reports whether a segment is a credential.
+func isCredential(s string) bool {
+	return len(s) == credentialBytes && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 // Name is what a name in a certificate says.
@@ -109,11 +133,14 @@ type Name struct {
 	Zone      resource.ZoneName
 	Mesh      resource.MeshName
 	Dataplane string
+	// Credential is that of the token that the certificate was issued on; empty in a name
+	// without one.
+	Credential string
 	// Sets are the tag sets, in the order of the name, each with the zone's tag.
 	Sets []resource.Tags
 }
 
-// Parse reads what Of wrote. It refuses everything else.
+// Parse reads what Of and WithCredential wrote. It refuses everything else.
 func Parse(uri string) (Name, error) {
 	var n Name
 	refused := fmt.Errorf("%.80q is not the name of a dataplane", uri)
@@ -126,6 +153,9 @@ func Parse(uri string) (Name, error) {
 	n.Zone, n.Mesh = resource.ZoneName(zone), resource.MeshName(mesh)
 	parts := strings.Split(path, "/")
 	n.Dataplane, parts = parts[0], parts[1:]
+	if len(parts) > 1 && parts[0] == by && isCredential(parts[1]) {
+		n.Credential, parts = parts[1], parts[2:]
+	}
 	for len(parts) > 0 {
 		if parts[0] == section {
 			n.Sets = append(n.Sets, resource.Tags{resource.ZoneTag: zone})
@@ -143,7 +173,11 @@ func Parse(uri string) (Name, error) {
 		n.Sets[len(n.Sets)-1][tag] = value
 		parts = parts[2:]
 	}
-	if again, err := Of(n.Zone, n.Mesh, n.Dataplane, n.Sets); err != nil || again != uri {
+	again, err := Of(n.Zone, n.Mesh, n.Dataplane, n.Sets)
+	if err == nil && n.Credential != "" {
+		again = WithCredential(again, n.Credential)
+	}
+	if err != nil || again != uri {
 		return n, refused
 	}
 	return n, nil
@@ -204,6 +238,18 @@ func DataplanePattern(zone resource.ZoneName, mesh resource.MeshName, dataplane 
 		return "", err
 	}
 	return `^` + scheme + regexp.QuoteMeta(host) + dataplanes + regexp.QuoteMeta(dataplane) + anyRest + `$`, nil
+}
+
+// CredentialsPattern returns the expression that matches the names of a mesh's dataplanes,
+// in all zones, that have one of some credentials. The error is that of Host for a mesh.
+func CredentialsPattern(mesh resource.MeshName, credentials []string) (string, error) {
+	if err := checkLabel("mesh", string(mesh)); err != nil {
+		return "", err
+	}
+	if len(credentials) == 0 {
+		return Nothing, nil
+	}
+	return `^` + scheme + anyLabel + `\.` + string(mesh) + dataplanes + anyName + "/" + by + "/(?:" + strings.Join(credentials, "|") + `)` + anyRest + `$`, nil
 }
 
 // escape spells a tag or value as a segment of a path.

@@ -182,8 +182,10 @@ func TestPatternMatchesWhatTheSelectorMatches(t *testing.T) {
 		require.NoError(t, err)
 		pattern, err := Pattern("m", selector)
 		require.NoError(t, err)
-		if got := regexp.MustCompile(pattern).MatchString(name); got != want {
-			t.Fatalf("selector %v and sets %v: matched %v by the expression %s of %s", selector, sets, got, pattern, name)
+		for _, name := range []string{name, WithCredential(name, Credential(name))} {
+			if got := regexp.MustCompile(pattern).MatchString(name); got != want {
+				t.Fatalf("selector %v and sets %v: matched %v by the expression %s of %s", selector, sets, got, pattern, name)
+			}
 		}
 		if want {
 			matched++
@@ -213,6 +215,39 @@ func TestNamesAreDistinct(t *testing.T) {
 			require.ElementsMatch(t, before, parsed.Sets)
 		}
 		seen[name] = parsed.Sets
+	}
+}
+
+// The expression of credentials matches the names that have one of them, and no name of
+// another credential or without one, whatever the tags.
+func TestCredentialsAreTold(t *testing.T) {
+	one, two, three := Credential("one"), Credential("two"), Credential("three")
+	pattern, err := CredentialsPattern("m", []string{one, two})
+	require.NoError(t, err)
+	re := regexp.MustCompile(pattern)
+	for zone := range map[resource.ZoneName]bool{"east": true, "west": true} {
+		name, err := Of(zone, "m", "d", []resource.Tags{
+			{resource.ZoneTag: string(zone), "kuma.io/service": "web"}, {resource.ZoneTag: string(zone), "by": one, "": "/by/" + one},
+		})
+		require.NoError(t, err)
+		require.False(t, re.MatchString(name))
+		for credential, want := range map[string]bool{one: true, two: true, three: false} {
+			with := WithCredential(name, credential)
+			require.Equal(t, want, re.MatchString(with), with)
+			parsed, err := Parse(with)
+			require.NoError(t, err)
+			require.Equal(t, credential, parsed.Credential)
+		}
+	}
+	other, err := Of("east", "n", "d", []resource.Tags{{resource.ZoneTag: "east"}})
+	require.NoError(t, err)
+	require.False(t, re.MatchString(WithCredential(other, one)))
+	none, err := CredentialsPattern("m", nil)
+	require.NoError(t, err)
+	require.Equal(t, Nothing, none)
+	for _, refused := range []string{"spiffe://east.m/dp/d/by/" + one, "spiffe://east.m/dp/d/by/" + one[1:] + "/_/a/b", "spiffe://east.m/dp/d/by/_/a/b"} {
+		_, err := Parse(refused)
+		require.Error(t, err, refused)
 	}
 }
 
@@ -266,6 +301,7 @@ func FuzzPattern(f *testing.F) {
 
 func FuzzParse(f *testing.F) {
 	f.Add("spiffe://east.m/dp/d/_/a/b")
+	f.Add("spiffe://east.m/dp/d/by/0123456789abcdef0123/_/a/b")
 	f.Fuzz(func(t *testing.T, s string) {
 		n, err := Parse(s)
 		if err != nil {
@@ -273,6 +309,9 @@ func FuzzParse(f *testing.F) {
 		}
 		again, err := Of(n.Zone, n.Mesh, n.Dataplane, n.Sets)
 		require.NoError(t, err)
+		if n.Credential != "" {
+			again = WithCredential(again, n.Credential)
+		}
 		require.Equal(t, s, again)
 	})
 }

@@ -383,6 +383,8 @@ func (z *zone) registerMetrics() {
 	z.Counter("meridian_configurations_sent_total", "Configurations sent to proxies, full ones and changes.", func() float64 { return float64(z.dataplanes.Sent()) })
 	z.Gauge("meridian_xds_streams", "Open xDS streams of proxies.", func() float64 { return float64(z.discovery.Streams()) })
 	z.Counter("meridian_xds_responses_total", "Responses sent to proxies over xDS.", func() float64 { return float64(z.discovery.Sent()) })
+	z.Gauge("meridian_revoked_identities", "Revoked tokens of dataplanes whose certificates are denied.", func() float64 { return float64(revoked(z.world).denied) })
+	z.Gauge("meridian_revoked_identities_left", "Revoked tokens of dataplanes beyond those, whose certificates are accepted until they end.", func() float64 { return float64(revoked(z.world).left) })
 	z.Counter("meridian_xds_rejected_total", "Responses over xDS that proxies rejected.", func() float64 { return float64(z.discovery.Rejected()) })
 	z.Gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.Store.View().Len()) })
 	z.Counter("meridian_matcher_computed_total", "How often the rules of one kind on one attachment were computed.", func() float64 { return float64(z.Matching.Computed()) })
@@ -395,6 +397,17 @@ func (z *zone) registerMetrics() {
 	z.Gauge("meridian_replica_quarantined", "Received resources that this zone cannot use.", func() float64 { return float64(len(z.replica.Status().Quarantined)) })
 	z.Gauge("meridian_draining", "1 while the zone drains: it takes no dataplanes.", func() float64 { return bit(z.dataplanes.Draining()) })
 	z.Gauge("meridian_connected", "1 while the zone follows the global.", func() float64 { return bit(z.client.Status().Connected) })
+}
+
+// revocations counts revoked tokens of dataplanes.
+type revocations struct{ denied, left int }
+
+func revoked(w *world.World) revocations {
+	r := w.Revoked()
+	if r == nil {
+		return revocations{}
+	}
+	return revocations{len(r.Credentials), r.Left}
 }
 
 // bit is a condition as a metric.

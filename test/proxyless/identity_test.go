@@ -93,6 +93,20 @@ func issue(t *testing.T, a *meshca.Authority, mesh resource.MeshName, dataplane 
 	}
 	name, err := identity.Of("east", mesh, dataplane, sets)
 	require.NoError(t, err)
+	return issueName(t, a, name)
+}
+
+// issueOn makes a certificate for a dataplane of mesh m, on a credential.
+func issueOn(t *testing.T, a *meshca.Authority, dataplane, credential string, tags resource.Tags) *holder {
+	t.Helper()
+	tags[resource.ZoneTag] = "east"
+	name, err := identity.Of("east", "m", dataplane, []resource.Tags{tags})
+	require.NoError(t, err)
+	return issueName(t, a, identity.WithCredential(name, credential))
+}
+
+func issueName(t *testing.T, a *meshca.Authority, name string) *holder {
+	t.Helper()
 	h := &holder{key: newKey(t)}
 	signed, err := a.Sign(&h.key.PublicKey, name, time.Hour, time.Now())
 	require.NoError(t, err)

@@ -12,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -38,11 +40,18 @@ type backend struct {
 	fail atomic.Int32
 	// entered has an entry for every call of /a.S/Block, which ends with its caller.
 	entered chan struct{}
+	// caller is the name in the certificate of the last one who called.
+	caller atomic.Value
 }
 
 func (b *backend) handle(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(&emptypb.Empty{}); err != nil {
 		return err
+	}
+	if from, ok := peer.FromContext(stream.Context()); ok {
+		if known, ok := from.AuthInfo.(credentials.TLSInfo); ok && known.SPIFFEID != nil {
+			b.caller.Store(known.SPIFFEID.String())
+		}
 	}
 	switch method, _ := grpc.MethodFromServerStream(stream); method {
 	case "/a.S/Block":

@@ -109,11 +109,15 @@ func (r *Ring) Revocation(record *resource.IssuedToken, reason string) (*resourc
 	})
 }
 
+// KeptFor is for how long after a token has expired its record and its revocation are
+// kept at least. Certificates that were issued on it have ended then.
+const KeptFor = 24 * time.Hour
+
 // Expired returns some records and revocations that are of no use any more:
-// those of tokens that have expired over a day ago. Removing them whenever a
+// those of tokens that have expired longer than KeptFor ago. Removing them whenever a
 // token is issued keeps their number in proportion to that of living tokens.
 func (r *Ring) Expired() []resource.Key {
-	before := r.cfg.Now().Add(-24 * time.Hour)
+	before := r.cfg.Now().Add(-KeptFor)
 	past := func(expires string) bool {
 		t, err := time.Parse(time.RFC3339, expires)
 		return err == nil && t.Before(before)

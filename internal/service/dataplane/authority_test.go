@@ -28,7 +28,7 @@ type issuing struct {
 	issue func() (identities.Identity, error)
 }
 
-func (i *issuing) Issue(context.Context, resource.Key, *ecdsa.PublicKey) (identities.Identity, error) {
+func (i *issuing) Issue(context.Context, resource.Key, *ecdsa.PublicKey, token.Token) (identities.Identity, error) {
 	return i.issue()
 }
 

@@ -99,7 +99,7 @@ func (s *session) sendIdentity() error {
 	stored, _ := d.cfg.Local.View().Get(s.proxy.key)
 	s.identity.of = stored
 	d.mu.Unlock()
-	issued, err := d.cfg.Identities.Issue(s.ctx, s.proxy.key, key)
+	issued, err := d.cfg.Identities.Issue(s.ctx, s.proxy.key, key, *s.token)
 	<-d.signing
 	if err != nil {
 		s.retryIdentity(err)

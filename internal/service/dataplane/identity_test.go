@@ -15,7 +15,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
+	names "meridian/internal/identity"
 	"meridian/internal/meshca"
+	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
 )
@@ -96,7 +98,7 @@ func TestCertificatesThatAreRefused(t *testing.T) {
 	}
 	inTime(t, func(t *testing.T, w *world) {
 		w.global(resourcetest.Build(t, "Mesh", "", "default", `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`))
-		raw := w.token("web-1", "kuma.io/service", "web")
+		raw, id := w.tokenWithID("default", "web-1", "kuma.io/service", "web")
 		for name, c := range cases {
 			got, err := w.askForCertificates(raw, c.hello, c.csr)
 			require.Empty(t, got, name)
@@ -120,6 +122,12 @@ func TestCertificatesThatAreRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, key.PublicKey.Equal(leaf.PublicKey))
 		require.Len(t, leaf.URIs, 1)
-		require.Equal(t, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web", leaf.URIs[0].String())
+		name, err := names.Parse(leaf.URIs[0].String())
+		require.NoError(t, err)
+		require.Equal(t, names.Credential(id), name.Credential)
+		name.Credential = ""
+		require.Equal(t, names.Name{
+			Zone: "east", Mesh: "default", Dataplane: "web-1", Sets: []resource.Tags{{"kuma.io/service": "web", "kuma.io/zone": "east"}},
+		}, name)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn/token"
 	"meridian/internal/commit"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
@@ -56,7 +57,7 @@ type Config struct {
 // Identities issues certificates, as identities.Keeper does.
 type Identities interface {
 	// Issue makes the identity of a stored dataplane for the public half of its key.
-	Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.PublicKey) (identities.Identity, error)
+	Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.PublicKey, on token.Token) (identities.Identity, error)
 	// Acknowledged is called when a proxy says that it has one.
 	Acknowledged()
 }

@@ -126,9 +126,11 @@ func settingsOf(view store.Reader, mesh resource.MeshName) settings {
 	return s
 }
 
-// Issue makes the identity of a dataplane that is stored, for the public half of a key.
-// The authority is made with the first of its mesh. The error is that of a write.
-func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.PublicKey) (Identity, error) {
+// Issue makes the identity of a dataplane that is stored, for the public half of a key,
+// on the token of its proxy. The authority is made with the first of its mesh. The
+// certificate ends no later than the token could be known as revoked. The error is that
+// of a write.
+func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.PublicKey, on token.Token) (Identity, error) {
 	s := settingsOf(k.cfg.View(), dataplane.Mesh)
 	switch {
 	case !s.enabled:
@@ -151,7 +153,11 @@ func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.P
 	if err != nil {
 		return Identity{}, err
 	}
-	certificate, err := authority.Sign(key, name, s.lifetime, k.cfg.Now())
+	now, lifetime := k.cfg.Now(), s.lifetime
+	if !on.Expires.IsZero() {
+		lifetime = min(lifetime, on.Expires.Add(token.KeptFor).Sub(now))
+	}
+	certificate, err := authority.Sign(key, identity.WithCredential(name, identity.Credential(on.ID)), lifetime, now)
 	if err != nil {
 		return Identity{Refused: err.Error()}, nil //nolint:nilerr // it is the answer
 	}

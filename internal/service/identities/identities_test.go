@@ -19,6 +19,7 @@ import (
 
 	"meridian/internal/authn/token"
 	"meridian/internal/commit/committest"
+	"meridian/internal/identity"
 	"meridian/internal/meshca"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -36,6 +37,7 @@ type zone struct {
 	now     time.Time
 	log     bytes.Buffer
 	key     *ecdsa.PublicKey
+	token   token.Token
 
 	// trusted is the stamp that every proxy has acknowledged.
 	trusted string
@@ -90,7 +92,7 @@ func (z *zone) write(s *store.Store, r *resource.Resource) {
 // issue has the keeper issue an identity with a certificate, which it returns too.
 func (z *zone) issue(k *Keeper) (Identity, *x509.Certificate) {
 	z.t.Helper()
-	got, err := k.Issue(z.t.Context(), web, z.key)
+	got, err := k.Issue(z.t.Context(), web, z.key, z.token)
 	require.NoError(z.t, err)
 	require.Empty(z.t, got.Refused)
 	block, _ := pem.Decode(got.Certificate)
@@ -131,7 +133,7 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 	} {
 		z := newZone(t)
 		c.prepare(z)
-		got, err := z.keeper().Issue(t.Context(), web, z.key)
+		got, err := z.keeper().Issue(t.Context(), web, z.key, z.token)
 		require.NoError(t, err, what)
 		require.Empty(t, got.Certificate, what)
 		require.Empty(t, got.Roots, what)
@@ -153,11 +155,12 @@ func TestACertificateNamesWhatIsStored(t *testing.T) {
 	z := newZone(t)
 	z.mesh("ca", "builtin", "1h")
 	first, leaf := z.issue(z.keeper())
-	require.Equal(t, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web/version/v1", leaf.URIs[0].String())
+	credential := identity.Credential(z.token.ID)
+	require.Equal(t, "spiffe://east.default/dp/web-1/by/"+credential+"/_/kuma.io_2Fservice/web/version/v1", leaf.URIs[0].String())
 	require.Equal(t, z.now.Add(time.Hour), leaf.NotAfter)
 	z.dataplane(`"version":"v2"`)
 	second, leaf := z.issue(z.keeper())
-	require.Equal(t, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web/version/v2", leaf.URIs[0].String())
+	require.Equal(t, "spiffe://east.default/dp/web-1/by/"+credential+"/_/kuma.io_2Fservice/web/version/v2", leaf.URIs[0].String())
 	require.Equal(t, first.Roots, second.Roots)
 	require.Equal(t, first.Stamp, second.Stamp)
 
@@ -176,6 +179,18 @@ func TestACertificateNamesWhatIsStored(t *testing.T) {
 	require.NotContains(t, z.log.String(), "PRIVATE")
 }
 
+// A certificate ends while a revocation of the token that it was issued on is still known.
+func TestACertificateEndsAfterItsToken(t *testing.T) {
+	z := newZone(t)
+	z.mesh("ca", "builtin", "240h")
+	z.token = token.Token{ID: "one", Expires: z.now.Add(time.Hour)}
+	_, leaf := z.issue(z.keeper())
+	require.Equal(t, z.now.Add(time.Hour+token.KeptFor), leaf.NotAfter)
+	z.token = token.Token{ID: "two", Expires: z.now.Add(1000 * time.Hour)}
+	_, leaf = z.issue(z.keeper())
+	require.Equal(t, z.now.Add(240*time.Hour), leaf.NotAfter)
+}
+
 // An authority that could not be stored signs nothing, and one that another zone made is
 // not used, nor replaced.
 func TestAnAuthorityThatCannotBeUsed(t *testing.T) {
@@ -184,7 +199,7 @@ func TestAnAuthorityThatCannotBeUsed(t *testing.T) {
 	k := z.keeper()
 	broken := errors.New("the disk is full")
 	z.local.Fail(broken)
-	got, err := k.Issue(t.Context(), web, z.key)
+	got, err := k.Issue(t.Context(), web, z.key, z.token)
 	require.ErrorIs(t, err, broken)
 	require.Empty(t, got)
 	z.local.Fail(nil)
@@ -196,7 +211,7 @@ func TestAnAuthorityThatCannotBeUsed(t *testing.T) {
 	require.NoError(t, err)
 	secret := resourcetest.Build(t, resource.KindGlobalSecret, "", token.MeshAuthorityKey("default").Name, fmt.Sprintf(`{"data":%q}`, base64.StdEncoding.EncodeToString(data)))
 	z.write(z.local.Store, secret)
-	got, err = k.Issue(t.Context(), web, z.key)
+	got, err = k.Issue(t.Context(), web, z.key, z.token)
 	require.NoError(t, err, "the agent is told, and stays registered")
 	require.Contains(t, got.Refused, "another zone or mesh")
 	require.Empty(t, got.Certificate)

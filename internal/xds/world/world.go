@@ -21,7 +21,9 @@ type World struct {
 	view   policy.View
 	meshes map[resource.MeshName]*mesh
 	dirty  Changes
-	work   work
+	// revoked is what is revoked in view; nil for nothing.
+	revoked *Revoked
+	work    work
 }
 
 // work is what Update has done so far.
@@ -86,6 +88,9 @@ type Mesh struct {
 	Backend, BackendType string
 	// Permissive is whether plaintext is accepted beside TLS.
 	Permissive bool
+	// Revoked is who is denied because a token was revoked; nil for no caller, and without
+	// mutual TLS.
+	Revoked *Revoked
 	// PreferOwnZone is whether endpoints of the own zone are used before others.
 	PreferOwnZone bool
 	// Logging, Tracing and Metrics are those of the Mesh as JSON; empty without any.
@@ -136,7 +141,7 @@ func New(zone resource.ZoneName) *World {
 func (w *World) Reset(view policy.View) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.view, w.meshes, w.dirty = view, map[resource.MeshName]*mesh{}, Changes{}
+	w.view, w.meshes, w.dirty, w.revoked = view, map[resource.MeshName]*mesh{}, Changes{}, revokedIn(view)
 	for r := range view.List(resource.KindDataplane, "") {
 		w.putInstances(r, changes{})
 	}
@@ -158,11 +163,13 @@ func (w *World) Update(view policy.View, changed []resource.Key) {
 	touched := changes{}
 	routed := map[Service]bool{}
 	seen := map[resource.Key]bool{}
+	revoked := false
 	for _, key := range changed {
 		if seen[key] {
 			continue
 		}
 		seen[key] = true
+		revoked = revoked || revokes(key, before, view)
 		old, existed := before.Get(key)
 		now, exists := view.Get(key)
 		if existed && exists && old == now || !existed && !exists {
@@ -191,6 +198,9 @@ func (w *World) Update(view policy.View, changed []resource.Key) {
 			w.updateMesh(before, resource.MeshName(key.Name), touched)
 		}
 	}
+	if revoked {
+		w.updateRevoked()
+	}
 	w.refresh(touched)
 	for id := range routed {
 		w.dirty.Routed = append(w.dirty.Routed, id)
@@ -200,10 +210,10 @@ func (w *World) Update(view policy.View, changed []resource.Key) {
 
 // updateMesh takes new settings of a mesh.
 func (w *World) updateMesh(before policy.View, name resource.MeshName, touched changes) {
-	settings := settingsOf(w.view, name)
-	if settings == settingsOf(before, name) {
+	if settingsOf(w.view, name) == settingsOf(before, name) {
 		return
 	}
+	settings := w.settingsOf(name)
 	w.dirty.Meshes = append(w.dirty.Meshes, name)
 	if m := w.meshes[name]; m != nil {
 		m.settings = settings
@@ -302,7 +312,7 @@ func (s *service) candidates(selector resource.TagSelector) []*instance {
 func (w *World) serviceOf(id Service) *service {
 	m := w.meshes[id.Mesh]
 	if m == nil {
-		m = &mesh{settings: settingsOf(w.view, id.Mesh), services: map[string]*service{}}
+		m = &mesh{settings: w.settingsOf(id.Mesh), services: map[string]*service{}}
 		w.meshes[id.Mesh] = m
 	}
 	s := m.services[id.Name]
@@ -417,7 +427,7 @@ func (w *World) Mesh(name resource.MeshName) Mesh {
 	if m := w.meshes[name]; m != nil {
 		return m.settings
 	}
-	return settingsOf(w.view, name)
+	return w.settingsOf(name)
 }
 
 // Dataplane returns a dataplane, or false.

@@ -45,12 +45,13 @@ func MakeOutbounds(mesh resource.MeshName, settings world.Mesh, outbounds []poli
 // builder gathers the resources of a dataplane.
 type builder struct {
 	generate.Builder
-	secure    bool            // see world.Mesh
+	secure    bool // see world.Mesh
+	revoked   *world.Revoked
 	listeners map[string]bool // names that are made
 }
 
 func newBuilder(mesh resource.MeshName, settings world.Mesh) *builder {
-	b := &builder{secure: settings.Secure(), listeners: map[string]bool{}}
+	b := &builder{secure: settings.Secure(), revoked: settings.Revoked, listeners: map[string]bool{}}
 	b.Mesh, b.PerRoute = mesh, []resource.Kind{resource.KindMeshCircuitBreaker, resource.KindMeshTrafficRoute}
 	b.Configure = func(c *clusterv3.Cluster, _ *policy.Attachment, rules generate.Rules, route string, selector resource.TagSelector) ([]xds.Origin, error) {
 		origins := setLoadBalancer(c, rules.On(route, resource.KindTrafficRoute, resource.KindMeshTrafficRoute))
@@ -201,7 +202,7 @@ func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.D
 		}
 		var origins []xds.Origin
 		if settings.Secure() {
-			filters, sources, err := permissions(mesh, listsOn(spec, rules, port, settings.MTLS))
+			filters, sources, err := permissions(mesh, settings.Revoked, listsOn(spec, rules, port, settings.MTLS))
 			if err != nil {
 				return nil, fmt.Errorf("inbound port %d: %w", port, err)
 			}
@@ -241,6 +242,11 @@ func (b *builder) serverListener(address string, port uint32) error {
 		m.HttpFilters = append(filters, m.GetHttpFilters()...)
 		if chain.TransportSocket, err = serverSocket(); err != nil {
 			return err
+		}
+		if b.revoked != nil {
+			// Another listener: the server asks its clients to connect again, so that those
+			// that have another certificate since are not denied for that of the connection.
+			chain.Name += "_" + b.revoked.Stamp()
 		}
 		origins = append(origins, generate.MeshOrigin(b.Mesh, "/defaultFilterChain"))
 	}

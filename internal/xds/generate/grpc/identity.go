@@ -21,6 +21,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/xds"
 	"meridian/internal/xds/generate"
+	"meridian/internal/xds/world"
 )
 
 // tlsSocket is the name of the transport socket that gRPC knows.
@@ -111,9 +112,13 @@ const (
 	maxBytes = 3 << 20
 )
 
+// RevokedCredential is what a client's error names where the token is revoked that its
+// certificate was issued on.
+const RevokedCredential = "revoked-token"
+
 // permissions are the overrides of the guards for one port, from the lists of its
-// attachments: all of them have to allow a caller.
-func permissions(mesh resource.MeshName, lists []permission.List) (map[string]*anypb.Any, []resource.Key, error) {
+// attachments: all of them have to allow a caller, whose credential is not revoked.
+func permissions(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List) (map[string]*anypb.Any, []resource.Key, error) {
 	deny := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
 	allow := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{}}
 	var sources []resource.Key
@@ -139,6 +144,13 @@ func permissions(mesh resource.MeshName, lists []permission.List) (map[string]*a
 		sources = nil
 		clear(allow.Policies)
 		deny.Policies = map[string]*rbacv3.Policy{generate.TooMany: about(everyCaller())}
+	}
+	if revoked != nil { // last: it is not among what may be left out
+		pattern, err := identity.CredentialsPattern(mesh, revoked.Credentials)
+		if err != nil {
+			return nil, nil, err
+		}
+		deny.Policies[RevokedCredential] = about(named(pattern))
 	}
 	out := map[string]*anypb.Any{}
 	for name, rules := range map[string]*rbacv3.RBAC{denyFilter: deny, allowFilter: allow} {
@@ -262,9 +274,14 @@ func (c *compiler) callers(s resource.TagSelector) (*rbacv3.Principal, error) {
 	if err != nil {
 		return nil, err
 	}
+	return named(regex), nil
+}
+
+// named are those with a certificate whose name an expression matches.
+func named(regex string) *rbacv3.Principal {
 	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Authenticated_{
 		Authenticated: &rbacv3.Principal_Authenticated{PrincipalName: expression(regex)},
-	}}, nil
+	}}
 }
 
 func everyCaller() *rbacv3.Principal {
