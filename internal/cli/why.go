@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
@@ -25,17 +24,29 @@ func newWhyCommand(a *app) *cobra.Command {
 sets it, those that it supersedes, and the rule of each.
 
 --to selects the outbounds to a service, --from the inbounds as they are for one
-caller. With -f the answer comes from files, without a server.`,
+caller. With -f the answer comes from files, without a server.
+
+--log explains why a call was denied, from the line that Envoy logged about it or
+from the error of a gRPC client; the latter does not say who called whom, so that
+DATAPLANE, which was called, and --from are given with it.`,
 		Example: `  meridian why web-1 Timeout
   meridian why web-1 Timeout http.requestTimeout --to backend
-  meridian why backend-1 RateLimit --from kuma.io/service=web -f .`,
-		Args: between(2, "DATAPLANE", "KIND", "FIELD"),
+  meridian why backend-1 RateLimit --from kuma.io/service=web -f .
+  meridian why --log -
+  meridian why backend-1 --from kuma.io/service=web --log -`,
 	}
 	mesh := bindMesh(cmd)
 	files := bindSources(cmd)
 	cmd.Flags().StringVar(&to, "to", "", "only the outbounds to this service")
 	cmd.Flags().StringSliceVar(&from, "from", nil, "only inbounds, for a caller with these tags, TAG=VALUE,…")
 	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global; with -f, zone of dataplanes that name none")
+	log := bindLog(cmd)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("log") {
+			return between(0, "DATAPLANE")(cmd, args)
+		}
+		return between(2, "DATAPLANE", "KIND", "FIELD")(cmd, args)
+	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := mesh.check(); err != nil {
@@ -43,6 +54,16 @@ caller. With -f the answer comes from files, without a server.`,
 		}
 		if err := checkZone(zone); err != nil {
 			return err
+		}
+		ask := func(q question.Question, mesh string) (document []byte, names answer.Names, err error) {
+			if files.given() {
+				return a.evaluate(q, files, mesh, zone)
+			}
+			response, err := a.ask(cmd.Context(), question.Request(q, mesh, zone))
+			return response.GetJson(), response.GetShownNames(), err
+		}
+		if cmd.Flags().Changed("log") {
+			return a.whyDenied(output.Value, log, args, from, to, mesh, ask)
 		}
 		kind, err := lookupPolicyKind(args[1])
 		args[0] = resource.ReadName(args[0])
@@ -59,17 +80,7 @@ caller. With -f the answer comes from files, without a server.`,
 		if q.From, err = parseTags("--from", from); err != nil {
 			return err
 		}
-		var (
-			document []byte
-			names    answer.Names
-		)
-		if files.given() {
-			document, names, err = a.evaluate(q, files, mesh.name, zone)
-		} else {
-			var response *meridianv1.InspectResponse
-			response, err = a.ask(cmd.Context(), question.Request(q, mesh.name, zone))
-			document, names = response.GetJson(), response.GetShownNames()
-		}
+		document, names, err := ask(q, mesh.name)
 		if err != nil {
 			return err
 		}

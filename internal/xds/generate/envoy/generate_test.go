@@ -2,9 +2,11 @@ package envoy_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -160,5 +162,32 @@ func TestWhatHasNoListener(t *testing.T) {
 		require.Contains(t, unserved[0].Why, want)
 		set := generate(t, w, "x")
 		require.LessOrEqual(t, len(set.Of(xds.Listener)), 2)
+	}
+}
+
+// In a mesh with mutual TLS, inbounds log denials as package cli reads them.
+func TestDenialsAreLogged(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		w := mesh(t, protocol)
+		r, _ := w.View().Get(policy.DataplaneKey("m", "backend-1"))
+		for _, mtls := range []bool{true, false} {
+			made, err := envoy.Inbounds(policy.DataplaneKey("m", "backend-1"), world.Mesh{Exists: true, MTLS: mtls, Backend: "ca", BackendType: world.BuiltinCA}, r.Spec().(*resource.Dataplane), nil)
+			require.NoError(t, err)
+			logged := 0
+			for _, r := range made {
+				m, err := r.Message()
+				require.NoError(t, err)
+				validate(t, m)
+				text, err := protojson.Marshal(m)
+				require.NoError(t, err)
+				logged += strings.Count(string(text), "StdoutAccessLog\"")
+				if r.Type == xds.Listener && mtls {
+					for _, want := range []string{`"%DOWNSTREAM_PEER_URI_SAN%"`, `"backend-1"`, `"%RESPONSE_CODE_DETAILS%"`, `"%CONNECTION_TERMINATION_DETAILS%"`} {
+						require.Contains(t, string(text), want)
+					}
+				}
+			}
+			require.Equal(t, mtls, logged > 0)
+		}
 	}
 }
