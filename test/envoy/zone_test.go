@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -49,6 +50,10 @@ type zone struct {
 	mu sync.Mutex
 	// touched is the last revision that a dataplane's proxy may have resources of.
 	touched map[resource.Key]resource.Revision
+	// programs bounds the expressions that Envoys take; 0 for the bound of an agent.
+	programs int
+	// sent are how many responses of each type were sent.
+	sent map[string]int
 }
 
 // dataplanes lets every stream in.
@@ -58,7 +63,20 @@ func (dataplanes) Check(token.Token, resource.Key) error { return nil }
 func (dataplanes) Hold(resource.Key) (func(), error)     { return func() {}, nil }
 
 // proxyStream is a stream of a proxy with a token.
-type proxyStream struct{ grpc.ServerStream }
+type proxyStream struct {
+	grpc.ServerStream
+	zone *zone
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s proxyStream) SendMsg(m any) error {
+	if r, ok := m.(*discoveryv3.DeltaDiscoveryResponse); ok {
+		s.zone.mu.Lock()
+		s.zone.sent[r.GetTypeUrl()]++
+		s.zone.mu.Unlock()
+	}
+	return s.ServerStream.SendMsg(m)
+}
 
 func (s proxyStream) Context() context.Context {
 	return authn.WithPrincipal(s.ServerStream.Context(), authn.Principal{Token: &token.Token{}})
@@ -84,7 +102,7 @@ func (s source) OnTouch(f func([]resource.Key)) {
 func newZone(t *testing.T) *zone {
 	t.Helper()
 	program(t)
-	z := &zone{t: t, store: store.New(store.DefaultOptions()), touched: map[resource.Key]resource.Revision{}}
+	z := &zone{t: t, store: store.New(store.DefaultOptions()), touched: map[resource.Key]resource.Revision{}, sent: map[string]int{}}
 	w := world.New("east")
 	z.feed = feed.New(livematch.New(policy.NewMatcher(engines.All()...).Following(w), z.store), w)
 	z.serve("127.0.0.1:0")
@@ -101,7 +119,7 @@ func (z *zone) serve(address string) {
 	z.t.Helper()
 	service := discovery.New(discovery.Config{Source: source{z.feed, z}, Dataplanes: dataplanes{}, Budget: limits.New(1<<30, 1<<30), Refused: func(string) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		return handler(srv, proxyStream{stream})
+		return handler(srv, proxyStream{stream, z})
 	}))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, service)
 	listener, err := net.Listen("tcp", address)
@@ -162,14 +180,14 @@ func (z *zone) launch(name string) *envoy { return z.launchIn(directory(z.t), na
 func (z *zone) launchIn(dir, name string) *envoy {
 	z.t.Helper()
 	return launchIn(z.t, dir, fmt.Sprintf(`{
-		"layered_runtime": {"layers": [{"name": "static", "static_layer": {"re2.max_program_size.error_level": 1048576, "re2.max_program_size.warn_level": 1048576}}]},
+		"layered_runtime": {"layers": [{"name": "static", "static_layer": {"re2.max_program_size.error_level": %[4]d, "re2.max_program_size.warn_level": 1048576}}]},
 		"admin": {"address": {"pipe": {"path": "ADMIN", "mode": 384}}},
 		"node": {"id": "m/%[1]s", "cluster": "m", "metadata": {"meridian.io/instance": "%[1]s"}},
 		"dynamic_resources": {
 			"ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "zone", "retry_policy": {"retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"}}}}]},
 			"cds_config": {"ads": {}, "resource_api_version": "V3"}, "lds_config": {"ads": {}, "resource_api_version": "V3"}},
 		"static_resources": {"clusters": [%[2]s, %[3]s]}}`,
-		name, static("zone", z.address), static(meridianxds.AgentCluster, z.agent.Addr().String())))
+		name, static("zone", z.address), static(meridianxds.AgentCluster, z.agent.Addr().String()), cmp.Or(z.programs, 1<<20)))
 }
 
 // static is a cluster of an address that takes HTTP/2.
@@ -205,11 +223,17 @@ func (z *zone) settle(name string) (refused []string) {
 		if settled {
 			return refused
 		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-z.t.Context().Done():
-			z.t.Fatalf("the test ended first: %+v", streams)
-		}
+		z.pause()
+	}
+}
+
+// pause is between two looks at something that is waited for.
+func (z *zone) pause() {
+	z.t.Helper()
+	select {
+	case <-time.After(5 * time.Millisecond):
+	case <-z.t.Context().Done():
+		z.t.Fatal("the test ended first")
 	}
 }
 

@@ -199,4 +199,79 @@ var all = []mutant{
 		edits: []edit{{"return ok && d.Synced\n", "return ok || d.Synced\n"}},
 		pkg:   "./internal/sync", run: "TestSyncedKinds",
 	},
+	{
+		name: "routes-before-clusters", breaks: "a proxy has the clusters that it is sent routes to",
+		edits: []edit{{"if !ready {\n\t\t\tp.waiting = p.waiting || !stuck\n\t\t\tcontinue\n\t\t}", "_, _ = ready, stuck"}},
+		pkg:   "./internal/xds/serve", run: "TestMakeBeforeBreak",
+	},
+	{
+		name: "types-out-of-order", breaks: "clusters are sent before what refers to them",
+		edits: []edit{{"for _, typ := range xds.Types {\n\t\tif r, ok := s.send(typ, plans[typ].changes)", "for _, typ := range []xds.Type{xds.Route, xds.Listener, xds.Endpoints, xds.Cluster} {\n\t\tif r, ok := s.send(typ, plans[typ].changes)"}},
+		pkg:   "./internal/xds/serve", run: "TestAChangedClusterHasItsEndpointsSentAgain|TestMakeBeforeBreak",
+	},
+	{
+		name: "stale-endpoints", breaks: "a cluster that is sent has its endpoints sent after it",
+		edits: []edit{{"e.force = true\n\t\t\t} else if s.cfg.Delta", "_ = e\n\t\t\t} else if s.cfg.Delta"}},
+		pkg:   "./internal/xds/serve", run: "TestAChangedClusterHasItsEndpointsSentAgain",
+	},
+	{
+		name: "brought-endpoints-are-enough", breaks: "a cluster that is sent has its endpoints sent after it, also to a client that brings them along",
+		edits: []edit{{"told: true, force: owed}", "told: true, force: owed && false}"}},
+		pkg:   "./internal/xds/serve", run: "TestEndpointsFollowAClusterThatIsSentBeforeTheyAreBrought",
+	},
+	{
+		name: "empties-what-it-does-not-know", breaks: "endpoints stay for as long as routes may send to them",
+		edits: []edit{{"&& (known(e.held) != nil || !e.force):", "&& known(e.held) != nil:"}},
+		pkg:   "./internal/xds/serve", run: "TestEndpointsOfBeforeStayUntilRoutesLeadElsewhere",
+	},
+	{
+		name: "removes-before-acceptance", breaks: "nothing is removed before what replaces it is accepted",
+		edits: []edit{{"case pending:\n\t\treturn false\n\tcase ref.Type == xds.Listener:", "case pending && now.IsZero():\n\t\treturn false\n\tcase ref.Type == xds.Listener:"}},
+		pkg:   "./internal/xds/serve", run: "TestMakeBeforeBreak",
+	},
+	{
+		name: "clusters-do-not-drain", breaks: "a cluster stays while requests to it may be under way",
+		edits: []edit{{"due := e.unused.Add(s.cfg.Drain)", "due := e.unused"}},
+		pkg:   "./internal/xds/serve", run: "TestMakeBeforeBreak",
+	},
+	{
+		name: "drains-too-early", breaks: "a cluster drains from when the client's last routes to it have gone",
+		edits: []edit{{"if typ == xds.Cluster && s.anew {", "if false && s.anew {"}},
+		pkg:   "./internal/xds/serve", run: "TestAClusterDrainsFromItsLastUse",
+	},
+	{
+		name: "two-unanswered", breaks: "each type has at most one unanswered response",
+		edits: []edit{{"if len(changes) == 0 || t.out != nil {", "if len(changes) == 0 || t.out != nil && s.set == nil {"}},
+		pkg:   "./internal/xds/serve", run: "TestEndpointsAndRoutesAloneGoAtOnce",
+	},
+	{
+		name: "stale-nonces-answer", breaks: "a request with an outdated nonce answers nothing",
+		edits: []edit{{"return out != nil && out.nonce == r.Nonce", "return out != nil && r.Nonce != \"\""}},
+		pkg:   "./internal/xds/serve", run: "TestAnOutdatedNonceChangesSubscriptionsAndNothingElse",
+	},
+	{
+		name: "rejected-is-sent-again", breaks: "a version that a proxy rejected is not sent to it again",
+		edits: []edit{{"if found.Resource.Version == r.Version {", "if found.Resource.Version == r.Version && r.Name == \"\" {"}},
+		pkg:   "./internal/xds/serve", run: "TestAProxyIsNotSentAgainWhatItRejected",
+	},
+	{
+		name: "rejected-as-a-whole", breaks: "of a rejected response the resource at fault is found, and the others hold",
+		edits: []edit{{"case len(out.changes) > 1:", "case len(out.changes) > 1<<20:"}},
+		pkg:   "./internal/xds/serve", run: "TestARejectedBatchIsTakenApart",
+	},
+	{
+		name: "not-introduced", breaks: "calls go by new routes once a client of gRPC has their clusters",
+		edits: []edit{{"if e == nil || known(e.held) == nil || s.types[xds.Cluster].wildcard", "if e == nil || known(e.held) != nil || s.types[xds.Cluster].wildcard"}},
+		pkg:   "./internal/xds/serve", run: "TestNewClustersAreIntroduced",
+	},
+	{
+		name: "endpoints-that-drain", breaks: "an instance that drains is sent no requests",
+		edits: []edit{{"if in.away || taken[at] {", "if taken[at] {"}},
+		pkg:   "./internal/xds/world", run: "TestEndpointsOfASelector",
+	},
+	{
+		name: "grpc-without-guards", breaks: "a server of gRPC refuses whom permissions deny",
+		edits: []edit{{"filters = append(filters, &httpv3.HttpFilter{Name: f.name,", "if f.name == allowFilter {\n\t\t\tcontinue\n\t\t}\n\t\tfilters = append(filters, &httpv3.HttpFilter{Name: f.name,"}},
+		pkg:   "./internal/xds/generate/grpc", run: "TestServersDecideAsTheAnswerSays",
+	},
 }

@@ -54,6 +54,7 @@ func (c *conversation) sends(want ...string) {
 			words = append(words, "-"+name)
 		}
 		got = append(got, strings.Join(words, " "))
+		require.Less(c.t, len(got), 100, "it does not come to an end: %s", got[len(got)-1])
 	}
 	require.Equal(c.t, want, got)
 }
@@ -651,6 +652,23 @@ func TestEndpointsOfBeforeStayUntilRoutesLeadElsewhere(t *testing.T) {
 	c.now = c.now.Add(10 * drain)
 	c.acks(xds.Route)
 	c.sends() // a drains from now, and no earlier
+	c.now = c.now.Add(drain)
+	c.sends("CDS -a")
+}
+
+// A cluster that a client brings along drains from when its routes lead elsewhere, also
+// when it asks for routes after there was nothing more to send of clusters.
+func TestAClusterDrainsFromItsLastUse(t *testing.T) {
+	a, b, r, l := clusterOf(t, "a", 1), clusterOf(t, "b", 1), routesOf(t, "r", 1, "a"), listenerOf(t, "l", 1, "r")
+	c := converse(t, true, setOf(t, 2, b, endpointsOf(t, "b", 1), routesOf(t, "r", 2, "b"), l))
+	c.ask(xds.Cluster, Request{Initial: map[string]string{"a": a.Version, "b": b.Version}})
+	c.sends()
+	c.ask(xds.Listener, Request{Initial: map[string]string{"l": l.Version}})
+	c.ask(xds.Route, Request{Subscribe: []string{"r"}, Initial: map[string]string{"r": r.Version}})
+	c.sends("RDS r")
+	c.now = c.now.Add(10 * drain)
+	c.acks(xds.Route)
+	c.sends()
 	c.now = c.now.Add(drain)
 	c.sends("CDS -a")
 }
