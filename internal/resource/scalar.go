@@ -49,6 +49,20 @@ func (d Duration) Value() time.Duration { return d.value }
 // MarshalJSON writes the duration as it was written.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.text) }
 
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Duration) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	parsed, err := ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	*d = parsed
+	return nil
+}
+
 func (d *Duration) decodeNode(n *doctree.Node, at Path, dec *decoder) {
 	if n.Shape == doctree.Number {
 		dec.errorf(at, "expected a duration with its unit, such as %ss, got %s", unitless(n.Text), n.Describe())

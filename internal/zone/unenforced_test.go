@@ -138,7 +138,7 @@ func TestUnenforced(t *testing.T) {
 		"Timeout all":                 {"conf.connectTimeout: has no effect on 2 gRPC proxies in zone east: ", "conf.tcp.idleTimeout: has no effect on 2 gRPC proxies in zone east: ", "conf.http.requestTimeout: is only approximated on 2 gRPC proxies in zone east: "},
 		"Timeout else":                nil, // it holds on none
 		"TrafficPermission p":         {"has no effect on 3 gRPC proxies in zone east: " + anyCaller, "has no effect on 1 Envoy proxy in zone east: "},
-		"MeshCircuitBreaker b":        {"from[0].default.connectionLimits: has no effect on 3 gRPC proxies in zone east: ", "from[0].default.connectionLimits: is only approximated on 1 Envoy proxy in zone east: "},
+		"MeshCircuitBreaker b":        {"from[0].default.connectionLimits: has no effect on 3 gRPC proxies in zone east: "},
 		"HTTPRoute r":                 {"hostnames: has no effect on 2 gRPC proxies in zone east: ", "hostnames: has no effect on 1 Envoy proxy in zone east: "},
 		"HTTPRoute gateway":           nil,
 		"MeshTrafficPermission later": nil,

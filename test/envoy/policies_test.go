@@ -19,15 +19,21 @@ func v(version string) string {
 // outbound starts the Envoy of web-1 with servers of backend, one for each protocol that
 // is given, whose versions are v1, v2 and so on.
 func outbound(t *testing.T, protocol string, servers ...*server) (*zone, *client) {
+	t.Helper()
+	z, c, _ := outboundOf(t, protocol, servers...)
+	return z, c
+}
+
+func outboundOf(t *testing.T, protocol string, servers ...*server) (*zone, *client, *envoy) {
 	z := newZone(t)
 	port := free(t)
 	z.apply(z.web(port))
 	for i, s := range servers {
 		z.apply(z.backend(s.name, s.port, protocol, fmt.Sprintf("v%d", i+1)))
 	}
-	z.launch("web-1")
+	e := z.launch("web-1")
 	require.Empty(t, z.settle("web-1"))
-	return z, newClient(t, port)
+	return z, newClient(t, port), e
 }
 
 // set applies a policy and waits until Envoy has it.

@@ -267,8 +267,11 @@ type server struct {
 	web  *http.Server
 	// status is what it answers with when not 0, for as many requests as fail says.
 	status, fail atomic.Int32
-	// block has requests wait for their end.
-	block atomic.Bool
+	// block has requests wait for their end, or for release.
+	block    atomic.Bool
+	released chan struct{}
+	// size is that of bodies in bytes, beside the name.
+	size atomic.Int32
 	// requests are how many came.
 	requests atomic.Int32
 	seen     atomic.Pointer[http.Request]
@@ -277,7 +280,7 @@ type server struct {
 // start starts a server.
 func start(t *testing.T, name string) *server {
 	t.Helper()
-	s := &server{name: name}
+	s := &server{name: name, released: make(chan struct{})}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s.port = listener.Addr().(*net.TCPAddr).Port
@@ -303,8 +306,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	s.seen.Store(r)
 	if s.block.Load() {
-		<-r.Context().Done()
-		return
+		select {
+		case <-s.released:
+		case <-r.Context().Done():
+			return
+		}
 	}
 	if r.Header.Get("Content-Type") == "application/grpc" { // an empty message, and that all is well
 		w.Header().Set("Content-Type", "application/grpc")
@@ -318,7 +324,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(int(status))
 	}
 	_, _ = io.WriteString(w, s.name)
+	_, _ = w.Write(make([]byte, s.size.Load()))
 }
+
+// release answers the requests that wait, for the rest of the test.
+func (s *server) release() { close(s.released) }
 
 // client sends requests to an outbound.
 type client struct {

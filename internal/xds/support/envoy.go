@@ -7,8 +7,13 @@ import (
 // Notes that several rows about Envoy share.
 const (
 	withMTLSEnvoy  = "in a mesh with mutual TLS, about callers who use it; an inbound without HTTP whose list denies a caller connects its application when the caller has sent something"
+	allCallers     = "for all callers of an inbound together; an entry for some callers has no effect"
 	notYet         = "not configured on Envoy yet"
-	noCallers      = "limits and faults by caller are not configured on Envoy yet"
+	byCaller       = "what is for some callers only has effect in a mesh with mutual TLS whose mode is STRICT; on inbounds that speak HTTP"
+	realStatus     = "200 and above; a status below is no answer, and aborts nothing"
+	errorStatus    = "a status below 400, or one that Envoy does not know, becomes 429"
+	wholeKibibytes = "in whole KiB/s, at least one"
+	checksByName   = "of those that the service speaks; an endpoint has to pass all of them"
 	otherZones     = "there is no traffic between zones yet"
 	noInterception = "traffic is not intercepted: an application sends to the ports of its outbounds"
 	noHash         = "requests carry no key to hash: each goes to a random place"
@@ -55,6 +60,15 @@ var detectorFields = []string{
 	"outlierDetection.detectors.failurePercentage.requestVolume", "outlierDetection.detectors.failurePercentage.minimumHosts", "outlierDetection.detectors.failurePercentage.threshold",
 }
 
+var connectionLimitFields = []string{"maxConnectionPools", "maxConnections", "maxPendingRequests", "maxRetries", "maxRequests"}
+
+var httpLimits = under("local.http", []string{
+	"disabled", "requestRate.num", "requestRate.interval", "onRateLimit.headers.set[].name", "onRateLimit.headers.set[].value",
+	"onRateLimit.headers.add[].name", "onRateLimit.headers.add[].value",
+})
+
+var tcpLimits = under("local.tcp", []string{"disabled", "connectionRate.num", "connectionRate.interval"})
+
 // under puts fields below others.
 func under(at string, fields []string) (all []string) {
 	for _, f := range fields {
@@ -89,10 +103,19 @@ var envoyTable = compile(
 
 	on(resource.KindTrafficPermission, Enforced, withMTLSEnvoy, ""),
 	onFrom(resource.KindMeshTrafficPermission, Enforced, withMTLSEnvoy, "action"),
-	on(resource.KindFaultInjection, Unsupported, noCallers, ""),
-	on(resource.KindMeshHTTPFault, Unsupported, notYet, ""), onFrom(resource.KindMeshHTTPFault, Unsupported, noCallers),
-	on(resource.KindRateLimit, Unsupported, noCallers, ""),
-	on(resource.KindMeshRateLimit, Unsupported, notYet, ""), onFrom(resource.KindMeshRateLimit, Unsupported, noCallers),
+	on(resource.KindFaultInjection, Enforced, byCaller, "delay.percentage", "delay.value", "abort.percentage", "responseBandwidth.percentage"),
+	on(resource.KindFaultInjection, Enforced, realStatus, "abort.httpStatus"), on(resource.KindFaultInjection, Enforced, wholeKibibytes, "responseBandwidth.limit"),
+	on(resource.KindMeshHTTPFault, Enforced, "", "http[].delay.percentage", "http[].delay.value", "http[].abort.percentage", "http[].responseBandwidth.percentage"),
+	on(resource.KindMeshHTTPFault, Enforced, realStatus, "http[].abort.httpStatus"), on(resource.KindMeshHTTPFault, Enforced, wholeKibibytes, "http[].responseBandwidth.limit"),
+	onFrom(resource.KindMeshHTTPFault, Enforced, byCaller, "http[].delay.percentage", "http[].delay.value", "http[].abort.percentage", "http[].responseBandwidth.percentage"),
+	onFrom(resource.KindMeshHTTPFault, Enforced, realStatus, "http[].abort.httpStatus"), onFrom(resource.KindMeshHTTPFault, Enforced, wholeKibibytes, "http[].responseBandwidth.limit"),
+	on(resource.KindRateLimit, Enforced, byCaller, "http.requests", "http.interval", "http.onRateLimit.headers[].key", "http.onRateLimit.headers[].value", "http.onRateLimit.headers[].append"),
+	on(resource.KindRateLimit, Approximated, errorStatus, "http.onRateLimit.status"),
+	on(resource.KindMeshRateLimit, Enforced, "", httpLimits...), onFrom(resource.KindMeshRateLimit, Enforced, byCaller, httpLimits...),
+	on(resource.KindMeshRateLimit, Approximated, errorStatus, "local.http.onRateLimit.status"), onFrom(resource.KindMeshRateLimit, Approximated, errorStatus, "local.http.onRateLimit.status"),
+	on(resource.KindMeshRateLimit, Unsupported, "the answer has no other headers", "local.http.onRateLimit.headers.remove"), onFrom(resource.KindMeshRateLimit, Unsupported, "the answer has no other headers", "local.http.onRateLimit.headers.remove"),
+	on(resource.KindMeshRateLimit, Unsupported, "connections are limited where they are accepted: on inbounds", "local.tcp"),
+	onFrom(resource.KindMeshRateLimit, Enforced, "for all callers of an inbound together, whom connections are not known of yet; an entry for some callers has no effect", tcpLimits...),
 
 	on(resource.KindTrafficRoute, Enforced, "", destinations...),
 	on(resource.KindTrafficRoute, Enforced, "", httpRules...),
@@ -144,11 +167,12 @@ var envoyTable = compile(
 		"detectors.standardDeviation.requestVolume", "detectors.standardDeviation.minimumHosts", "detectors.standardDeviation.factor",
 		"detectors.failure.requestVolume", "detectors.failure.minimumHosts", "detectors.failure.threshold"),
 	on(resource.KindCircuitBreaker, Approximated, "at least 1ms", "interval"),
-	on(resource.KindMeshCircuitBreaker, Enforced, "", under("connectionLimits", []string{"maxConnectionPools", "maxConnections", "maxPendingRequests", "maxRetries", "maxRequests"})...),
+	on(resource.KindMeshCircuitBreaker, Enforced, "", under("connectionLimits", connectionLimitFields)...),
 	on(resource.KindMeshCircuitBreaker, Enforced, "", under("outlierDetection", []string{"disabled", "baseEjectionTime", "maxEjectionPercent", "splitExternalAndLocalErrors", "healthyPanicThreshold"})...),
 	on(resource.KindMeshCircuitBreaker, Enforced, "", detectorFields...),
 	on(resource.KindMeshCircuitBreaker, Approximated, "at least 1ms", "outlierDetection.interval"),
-	onFrom(resource.KindMeshCircuitBreaker, Approximated, "for all callers of an inbound together; an entry for some callers has no effect"),
+	onFrom(resource.KindMeshCircuitBreaker, Enforced, allCallers, under("connectionLimits", connectionLimitFields)...),
+	onFrom(resource.KindMeshCircuitBreaker, Unsupported, "there is one endpoint behind an inbound, the application: nothing is ejected", "outlierDetection"),
 
 	on(resource.KindHealthCheck, Enforced, "", timing...),
 	on(resource.KindHealthCheck, Unsupported, "Envoy's own log has changes of health", "eventLogPath"),

@@ -184,6 +184,9 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 	anyCaller := AnyCaller(w.Mesh(key.Mesh), dialect)
 	for i := range rules {
 		list = append(list, ruleGaps(&rules[i], dialect)...)
+		if dialect == xds.Envoy {
+			list = append(list, callerGaps(w.Mesh(key.Mesh), &rules[i])...)
+		}
 		if anyCaller != "" && dialect == xds.GRPC {
 			list = append(list, permissionGaps(&rules[i], anyCaller)...)
 		}
@@ -254,7 +257,7 @@ func RouteCoverage(dialect xds.Dialect, route *resource.Resource) Covered {
 }
 
 // visitRule visits the fields of a rule, with the policy that sets each: for a rule that
-// differs per caller, every policy in it as a whole.
+// differs per caller, those of every policy in it.
 func visitRule(r *policy.Rule, visit func(source resource.Key, direction string, field []string, at policy.Pointer)) {
 	direction := ""
 	if d, ok := resource.Describe(r.Kind); ok && d.Class == resource.TargetRef && r.Attachment.Type == policy.OnInbound {
@@ -262,7 +265,11 @@ func visitRule(r *policy.Rule, visit func(source resource.Key, direction string,
 	}
 	fold := r.Fold()
 	fields := fold.Fields()
-	if r.PerCaller || len(fields) == 0 {
+	if r.PerCaller {
+		visitSteps(r, direction, visit)
+		return
+	}
+	if len(fields) == 0 {
 		for _, p := range r.Policies() {
 			visit(p, direction, nil, "")
 		}
@@ -278,6 +285,38 @@ func visitRule(r *policy.Rule, visit func(source resource.Key, direction string,
 		}
 		visit(fields[leaf], direction, field, at)
 	})
+}
+
+// visitSteps visits the fields that each policy of a rule sets for some callers, or the
+// policy as a whole where it sets none.
+func visitSteps(r *policy.Rule, direction string, visit func(source resource.Key, direction string, field []string, at policy.Pointer)) {
+	for _, p := range r.Policies() {
+		seen := map[policy.Pointer]bool{}
+		for i := range r.Steps {
+			s := &r.Steps[i]
+			if s.Origin != p || len(s.Conf) == 0 {
+				continue
+			}
+			walk(s.Conf, nil, "", func(field []string, at policy.Pointer) {
+				if !seen[at] {
+					seen[at] = true
+					visit(p, direction, field, at)
+				}
+			})
+		}
+		if len(seen) == 0 {
+			visit(p, direction, nil, "")
+		}
+	}
+}
+
+// callerGaps are those of what holds for some callers only, where Envoy cannot tell.
+func callerGaps(mesh world.Mesh, r *policy.Rule) (list []Gap) {
+	policies, why := envoy.Unheeded(mesh, r)
+	for _, p := range policies {
+		list = append(list, Gap{Attachment: r.Attachment.String(), Kind: p.Kind, Name: p.Name, Status: support.Unsupported, Note: why})
+	}
+	return list
 }
 
 // permissionGaps are those of permissions in a mesh where it is not known who calls.

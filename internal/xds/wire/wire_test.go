@@ -54,7 +54,7 @@ func TestWhatHasNoEffectIsListed(t *testing.T) {
 		require.NotEmpty(t, g.Note)
 	}
 	require.Equal(t, []string{
-		"inbound web:8080 | MeshCircuitBreaker | both |  | unsupported",
+		"inbound web:8080 | MeshCircuitBreaker | both | /connectionLimits/maxRequests | unsupported",
 		"inbound web:8080 | TrafficPermission | only-web |  | unsupported",
 		"outbound backend:4001 | MeshUpstreamTimeout | slow | /connectTimeout | unsupported",
 		"outbound backend:4001 | MeshUpstreamTimeout | slow | /http/requestTimeout | approximated",

@@ -2,7 +2,9 @@ package envoy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -140,6 +143,12 @@ func (b *builder) outbound(out *outbound, rules generate.Rules, routes []*resour
 		host.Routes = append(host.Routes, made...)
 		origins = append(origins, from...)
 	}
+	config, from, err := b.onRoute(rules, "")
+	if err != nil {
+		return err
+	}
+	host.TypedPerFilterConfig = config
+	origins = generate.AppendAt(origins, hostFilters, from)
 	if err := b.Add(&routev3.RouteConfiguration{
 		Name: name, VirtualHosts: []*routev3.VirtualHost{host}, ValidateClusters: wrapperspb.Bool(false),
 	}, origins...); err != nil {
@@ -150,7 +159,7 @@ func (b *builder) outbound(out *outbound, rules generate.Rules, routes []*resour
 		return err
 	}
 	timeouts := rules.On("", resource.KindTimeout, resource.KindMeshUpstreamTimeout)
-	var from []xds.Origin
+	from = nil
 	if d, ok := timeouts.Duration("/http/requestHeadersTimeout"); ok {
 		m.RequestHeadersTimeout = durationpb.New(d)
 		from = timeouts.Origin(inFilter+"/requestHeadersTimeout", "/http/requestHeadersTimeout")
@@ -222,12 +231,16 @@ func manager(statistics, routes string) (*httpv3.HttpConnectionManager, error) {
 	if err != nil {
 		return nil, err
 	}
+	filters, err := slots()
+	if err != nil {
+		return nil, err
+	}
 	return &httpv3.HttpConnectionManager{
 		StatPrefix: statistics,
 		RouteSpecifier: &httpv3.HttpConnectionManager_Rds{Rds: &httpv3.Rds{
 			ConfigSource: generate.ADS(), RouteConfigName: routes,
 		}},
-		HttpFilters:                []*httpv3.HttpFilter{{Name: "router", ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: router}}},
+		HttpFilters:                append(filters, &httpv3.HttpFilter{Name: "router", ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: router}}),
 		ServerHeaderTransformation: httpv3.HttpConnectionManager_PASS_THROUGH,
 		UpgradeConfigs:             []*httpv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 	}, nil
@@ -285,6 +298,10 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 	if err != nil {
 		return err
 	}
+	limited, from, err := limitOf(in.name, generate.RulesOf(rules, &a))
+	if err != nil {
+		return err
+	}
 	lists := generate.Permissions(true, rules, attachmentsAt(spec, in.place))
 	everyone, err := identity.Pattern(b.Mesh, nil)
 	if err != nil && b.settings.Certified() {
@@ -301,30 +318,28 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 		}
 		m.AccessLog = logs.list
 		made, err := filterOf(m)
-		return []*listenerv3.Filter{made}, err
+		return append(slices.Clone(limited), made), err
 	}
-	origins := logs.origins
+	origins := append(from, behind(logs.origins, len(limited))...)
 	if protocol == world.TCP {
 		filters = func(statistics string, certified bool) ([]*listenerv3.Filter, error) {
 			t := &tcpv3.TcpProxy{StatPrefix: statistics, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: in.cluster}, AccessLog: logs.list}
 			if !certified {
 				made, err := filterOf(t)
-				return []*listenerv3.Filter{made}, err
+				return append(slices.Clone(limited), made), err
 			}
 			guarding, err := connections(b.Mesh, lists, statistics, t)
 			if err != nil {
 				return nil, err
 			}
 			made, err := filterOf(t)
-			return append(guarding, made), err
+			return slices.Concat(limited, guarding, []*listenerv3.Filter{made}), err
 		}
 		if listed := allowedNames(b.Mesh, lists); listed != nil {
 			names = listed
 		}
 		if b.settings.Certified() {
-			for i := range origins { // they are about the last filter
-				origins[i].Path = strings.Replace(origins[i].Path, "/filters/0", "/filters/"+strconv.Itoa(len(lists)), 1)
-			}
+			origins = append(from, behind(logs.origins, len(limited)+len(lists))...) // they are about the last filter
 			origins = append(origins, sources(lists, "/filterChains/0/filters")...)
 		}
 	}
@@ -373,6 +388,16 @@ func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.D
 			const at = "/virtualHosts/0/typedPerFilterConfig"
 			origins = append([]xds.Origin{generate.MeshOrigin(mesh, at)}, sources(lists, at)...)
 		}
+		a := attachmentOf(in.Inbound)
+		config, from, err := b.forCallers(generate.RulesOf(rules, &a))
+		if err != nil {
+			return nil, fmt.Errorf("inbound port %d: %w", in.port, err)
+		}
+		if host.TypedPerFilterConfig == nil {
+			host.TypedPerFilterConfig = map[string]*anypb.Any{}
+		}
+		maps.Copy(host.TypedPerFilterConfig, config)
+		origins = append(origins, from...)
 		if err := b.Add(&routev3.RouteConfiguration{
 			Name: in.name, ValidateClusters: wrapperspb.Bool(false), VirtualHosts: []*routev3.VirtualHost{host},
 		}, origins...); err != nil {
@@ -402,10 +427,10 @@ func (b *builder) application(in *inbound, rules generate.Rules) error {
 		return err
 	}
 	var origins []xds.Origin
-	for i := range rules {
-		if r := &rules[i]; r.Kind == resource.KindMeshCircuitBreaker && !r.PerCaller && len(r.Steps) > 0 {
-			origins = append(origins, setBreaker(c, generate.NewConf(r))...)
-		}
+	if rule := inEffect(rules, resource.KindMeshCircuitBreaker, resource.KindMeshCircuitBreaker); rule != nil {
+		// A cluster is of all callers together, and has one endpoint: none is ejected.
+		origins = slices.DeleteFunc(setBreaker(c, forEveryone(rule)), func(o xds.Origin) bool { return !strings.HasPrefix(o.Path, "/circuitBreakers/") })
+		c.OutlierDetection, c.CommonLbConfig = nil, nil
 	}
 	return b.Add(c, origins...)
 }

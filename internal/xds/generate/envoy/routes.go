@@ -12,6 +12,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"meridian/internal/policy"
@@ -30,12 +31,20 @@ func (b *builder) routes(a *policy.Attachment, rules generate.Rules, e *generate
 	if err != nil {
 		return nil, nil, err
 	}
+	var config map[string]*anypb.Any
+	var configured []xds.Origin
+	if e.Route != "" {
+		if config, configured, err = b.onRoute(rules, e.Route); err != nil {
+			return nil, nil, err
+		}
+	}
 	var made []*routev3.Route
 	var origins []xds.Origin
 	for i, m := range e.Matches {
-		r := &routev3.Route{Name: e.Route, Match: m}
+		r := &routev3.Route{Name: e.Route, Match: m, TypedPerFilterConfig: config}
 		at := "/virtualHosts/0/routes/" + strconv.Itoa(n+i)
 		origins = generate.AppendAt(origins, at, e.Origins)
+		origins = generate.AppendAt(origins, at+"/typedPerFilterConfig", configured)
 		if action := b.action(r, e, shares); action != nil {
 			action.RequestMirrorPolicies = mirrors
 			origins = generate.AppendAt(origins, at+"/route", setTimeouts(action, rules.On(e.Route, resource.KindTimeout, resource.KindMeshUpstreamTimeout), b.own, e))
