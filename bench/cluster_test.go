@@ -97,8 +97,8 @@ func newZone(b *testing.B, g *global, through string) *zone {
 	b.Helper()
 	z := startZone(b, g.bundle(b, "east", through), b.TempDir())
 	z.await(b, connected, 0)
+	g.api.write(b, policy(0, 1), true) // a zone that has this has the mesh
 	z.api.apply(b, proxies())
-	g.api.write(b, policy(0, 1), true)
 	return z
 }
 

@@ -33,13 +33,10 @@ type Attachment struct {
 
 // Compare orders attachments by type, port, service, tags and route.
 func (a *Attachment) Compare(b *Attachment) int {
-	return cmp.Or(
-		strings.Compare(string(a.Type), string(b.Type)),
-		cmp.Compare(a.Port, b.Port),
-		strings.Compare(a.Service, b.Service),
-		compareTags(a.Tags, b.Tags),
-		strings.Compare(a.Route, b.Route),
-	)
+	if c := cmp.Or(strings.Compare(string(a.Type), string(b.Type)), cmp.Compare(a.Port, b.Port), strings.Compare(a.Service, b.Service)); c != 0 {
+		return c
+	}
+	return cmp.Or(compareTags(a.Tags, b.Tags), strings.Compare(a.Route, b.Route))
 }
 
 // String names the attachment for people: "outbound backend:1234".
@@ -56,6 +53,9 @@ func (a *Attachment) String() string {
 
 // compareTags orders tag sets as lists of (tag, value), sorted by tag.
 func compareTags(a, b resource.Tags) int {
+	if maps.Equal(a, b) {
+		return 0
+	}
 	x, y := slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b))
 	for i := range min(len(x), len(y)) {
 		if c := cmp.Or(strings.Compare(x[i], y[i]), strings.Compare(a[x[i]], b[y[i]])); c != 0 {

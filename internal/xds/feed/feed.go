@@ -52,7 +52,8 @@ type proxyKey struct {
 
 // dialect makes the resources of one kind of proxy.
 type dialect struct {
-	// inbounds makes what is the dataplane's own.
+	// inbounds makes what is the dataplane's own. ruled is whether it depends on rules.
+	ruled    bool
 	inbounds func(resource.Key, world.Mesh, *resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
 	// shared makes what dataplanes share whose spelling is equal, with their rules, the
 	// settings of their mesh, the routes of their services and the protocols that it lists.
@@ -71,6 +72,7 @@ var dialects = map[xds.Dialect]dialect{
 		spelling: grpc.Spelling,
 	},
 	xds.Envoy: {
+		ruled:    true,
 		inbounds: envoy.Inbounds,
 		shared:   envoy.Shared,
 		spelling: envoy.Spelling,
@@ -254,9 +256,10 @@ func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, asOf
 	if len(rules) > 0 {
 		next.rules = &rules[0]
 	}
-	if before != nil && before.dataplane == next.dataplane && before.rules == next.rules && before.settings == next.settings && before.own != nil {
+	d := dialects[key.dialect]
+	if before != nil && before.dataplane == next.dataplane && (before.rules == next.rules || !d.ruled) && before.settings == next.settings && before.own != nil {
 		next.own = before.own
-	} else if next.own, err = dialects[key.dialect].inbounds(key.Key, next.settings, next.dataplane, rules); err != nil {
+	} else if next.own, err = d.inbounds(key.Key, next.settings, next.dataplane, rules); err != nil {
 		return err
 	} else if before != nil {
 		keep(next.own, before.own)
