@@ -205,20 +205,22 @@ done
 
 case $proxy in
   envoy)
-    say "Three services that speak HTTP and know of no mesh, each beside an Envoy"
-    global apply -f examples/traffic/plain-mesh.yaml --wait=zones ;;
+    say "Three services that speak HTTP and know of no mesh, each beside an Envoy" ;;
   *)
     policies
-    say "Three services, stock gRPC programs that take their configuration from the zone east"
-    global apply -f examples/traffic/mesh.yaml --wait=zones ;;
+    say "Three services, stock gRPC programs that take their configuration from the zone east" ;;
 esac
+global apply -f examples/traffic/mesh.yaml --wait=zones
 mkdir -m 700 "$dir/shop"
 service backend backend-v1 'version: v1'
 service backend backend-v2 'version: v2'
 service web web-1
 await_backend
 calls --calls 100
-[ "$proxy" = envoy ] || denial 'deny policy "MeshTrafficPermission no-web"'
+case $proxy in
+  envoy) denial 'denied_matched_policy[MeshTrafficPermission_no-web]' ;;
+  *) denial 'deny policy "MeshTrafficPermission no-web"' ;;
+esac
 
 say "A route sends one call of ten to the new version"
 global apply -f examples/traffic/route.yaml --wait=enforced

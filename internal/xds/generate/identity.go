@@ -18,6 +18,8 @@ const (
 	// NoPolicy: no policy decides about the caller, and the mesh has mutual TLS enabled
 	// (§3.6).
 	NoPolicy = "mtls-default"
+	// RevokedToken: the token is revoked that the caller's certificate was issued on.
+	RevokedToken = "revoked-token"
 	// TooMany: the permissions are more than a proxy takes. Every caller is denied.
 	TooMany = "too-many-permissions"
 )

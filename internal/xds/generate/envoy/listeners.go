@@ -328,7 +328,7 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 				made, err := filterOf(t)
 				return append(slices.Clone(limited), made), err
 			}
-			guarding, err := connections(b.Mesh, lists, statistics, t)
+			guarding, err := connections(b.Mesh, b.settings.Revoked, lists, statistics, t)
 			if err != nil {
 				return nil, err
 			}
@@ -380,7 +380,7 @@ func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.D
 		var origins []xds.Origin
 		if settings.Certified() {
 			lists := generate.Permissions(true, rules, attachmentsAt(spec, in.place))
-			opened, err := overrides(mesh, lists)
+			opened, err := overrides(mesh, settings.Revoked, lists)
 			if err != nil {
 				return nil, fmt.Errorf("inbound port %d: %w", in.port, err)
 			}

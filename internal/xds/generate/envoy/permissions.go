@@ -25,6 +25,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/xds"
 	"meridian/internal/xds/generate"
+	"meridian/internal/xds/world"
 )
 
 // What the permissions of one inbound may come to. One with more denies every caller.
@@ -60,13 +61,15 @@ func attachmentsAt(spec *resource.Dataplane, at place) (found []policy.Attachmen
 // compiler makes what Envoy decides by of the lists of an inbound.
 type compiler struct {
 	mesh resource.MeshName
+	// revoked are denied before anything else; nil for no caller.
+	revoked *world.Revoked
 	// callers is the input that all comparisons have: the name in the caller's certificate.
 	callers *xdscorev3.TypedExtensionConfig
 }
 
-func newCompiler(mesh resource.MeshName) (*compiler, error) {
+func newCompiler(mesh resource.MeshName, revoked *world.Revoked) (*compiler, error) {
 	packed, err := xds.Pack(&sslv3.UriSanInput{})
-	return &compiler{mesh, &xdscorev3.TypedExtensionConfig{Name: "caller", TypedConfig: packed}}, err
+	return &compiler{mesh, revoked, &xdscorev3.TypedExtensionConfig{Name: "caller", TypedConfig: packed}}, err
 }
 
 // lists makes a list of each list: the first entry that holds for a caller decides, and its
@@ -118,10 +121,21 @@ func (c *compiler) list(l *permission.List) (*matchingv3.Matcher, error) {
 		return nil, err
 	}
 	m := &matchingv3.Matcher{OnNoMatch: end}
-	if len(l.Entries) == 0 {
+	if len(l.Entries) == 0 && c.revoked == nil {
 		return m, nil
 	}
 	entries := &matchingv3.Matcher_MatcherList{}
+	if c.revoked != nil {
+		regex, err := identity.CredentialsPattern(c.mesh, c.revoked.Credentials)
+		if err != nil {
+			return nil, err
+		}
+		denied, err := decision(generate.RevokedToken, false)
+		if err != nil {
+			return nil, err
+		}
+		entries.Matchers = append(entries.Matchers, &matchingv3.Matcher_MatcherList_FieldMatcher{Predicate: c.matching(regex), OnMatch: denied})
+	}
 	for i := range l.Entries {
 		e := &l.Entries[i]
 		holds, err := c.holds(e)
@@ -165,6 +179,11 @@ func (c *compiler) named(s resource.TagSelector) (*predicate, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.matching(regex), nil
+}
+
+// matching are the callers with a certificate whose name an expression matches.
+func (c *compiler) matching(regex string) *predicate {
 	return &predicate{MatchType: &matchingv3.Matcher_MatcherList_Predicate_SinglePredicate_{
 		SinglePredicate: &matchingv3.Matcher_MatcherList_Predicate_SinglePredicate{
 			Input: c.callers,
@@ -174,7 +193,7 @@ func (c *compiler) named(s resource.TagSelector) (*predicate, error) {
 				}},
 			}},
 		},
-	}}, nil
+	}}
 }
 
 // decision allows or denies on the word of a policy.
@@ -245,8 +264,8 @@ func guards(m *httpv3.HttpConnectionManager, lists int) error {
 }
 
 // overrides are what the routes of an inbound set for its guards.
-func overrides(mesh resource.MeshName, lists []permission.List) (map[string]*anypb.Any, error) {
-	c, err := newCompiler(mesh)
+func overrides(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List) (map[string]*anypb.Any, error) {
+	c, err := newCompiler(mesh, revoked)
 	if err != nil {
 		return nil, err
 	}
@@ -270,8 +289,8 @@ func overrides(mesh resource.MeshName, lists []permission.List) (map[string]*any
 // decide in the handshake, and an application that is the first to send something is
 // connected to after it. Otherwise it is connected to when the caller has sent something.
 // Either way nothing of it is seen by who is denied.
-func connections(mesh resource.MeshName, lists []permission.List, statistics string, t *tcpv3.TcpProxy) (before []*listenerv3.Filter, err error) {
-	c, err := newCompiler(mesh)
+func connections(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List, statistics string, t *tcpv3.TcpProxy) (before []*listenerv3.Filter, err error) {
+	c, err := newCompiler(mesh, revoked)
 	if err != nil {
 		return nil, err
 	}

@@ -134,6 +134,11 @@ func (b *builder) chains(l *listenerv3.Listener, name string, protocol world.Pro
 	}
 	l.FilterChains = []*listenerv3.FilterChain{{TransportSocket: socket, Filters: made}}
 	if b.settings.Secure() {
+		if b.settings.Revoked != nil {
+			// Another chain: Envoy asks callers to connect again, so that those that have
+			// another certificate since are not denied for that of the connection.
+			l.FilterChains[0].Name = "tls_" + b.settings.Revoked.Stamp()
+		}
 		return origins, nil
 	}
 	l.FilterChains[0].Name, l.FilterChains[0].FilterChainMatch = "tls", &listenerv3.FilterChainMatch{TransportProtocol: "tls"}

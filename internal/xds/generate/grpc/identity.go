@@ -112,10 +112,6 @@ const (
 	maxBytes = 3 << 20
 )
 
-// RevokedCredential is what a client's error names where the token is revoked that its
-// certificate was issued on.
-const RevokedCredential = "revoked-token"
-
 // permissions are the overrides of the guards for one port, from the lists of its
 // attachments: all of them have to allow a caller, whose credential is not revoked.
 func permissions(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List) (map[string]*anypb.Any, []resource.Key, error) {
@@ -150,7 +146,7 @@ func permissions(mesh resource.MeshName, revoked *world.Revoked, lists []permiss
 		if err != nil {
 			return nil, nil, err
 		}
-		deny.Policies[RevokedCredential] = about(named(pattern))
+		deny.Policies[generate.RevokedToken] = about(named(pattern))
 	}
 	out := map[string]*anypb.Any{}
 	for name, rules := range map[string]*rbacv3.RBAC{denyFilter: deny, allowFilter: allow} {
