@@ -66,11 +66,20 @@ func Authority(t require.TestingT, mesh resource.MeshName) *meshca.Authority {
 
 // Issue makes a certificate for a dataplane with tags, of which that of the zone is added.
 func Issue(t require.TestingT, a *meshca.Authority, mesh resource.MeshName, dataplane string, sets ...resource.Tags) *Holder {
+	return IssueOn(t, a, mesh, dataplane, "", sets...)
+}
+
+// IssueOn is Issue for a dataplane whose proxy presented the token of an ID; without one,
+// no token is told by the certificate.
+func IssueOn(t require.TestingT, a *meshca.Authority, mesh resource.MeshName, dataplane, token string, sets ...resource.Tags) *Holder {
 	for _, tags := range sets {
 		tags[resource.ZoneTag] = Zone
 	}
 	name, err := identity.Of(Zone, mesh, dataplane, sets)
 	require.NoError(t, err)
+	if token != "" {
+		name = identity.WithCredential(name, identity.Credential(token))
+	}
 	h := &Holder{Key: NewKey(t)}
 	signed, err := a.Sign(&h.Key.PublicKey, name, time.Hour, time.Now())
 	require.NoError(t, err)
