@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"meridian/internal/atomicfile"
+	"meridian/internal/resource"
 	"meridian/internal/xds"
 )
 
@@ -144,7 +146,7 @@ func (s *supervisor) configuration() ([]byte, error) {
 	const programSize = 1 << 20
 	return json.MarshalIndent(object{
 		"node": object{
-			"id": cfg.Mesh + "/" + cfg.Name, "cluster": cfg.Mesh,
+			"id": cfg.Mesh + "/" + cfg.Name, "cluster": cmp.Or(serviceOf(cfg.Spec), cfg.Mesh),
 			"metadata": object{xds.InstanceField: cfg.Instance},
 		},
 		"admin": object{"address": object{"pipe": object{"path": s.path("admin"), "mode": 0o600}}},
@@ -168,6 +170,20 @@ func (s *supervisor) configuration() ([]byte, error) {
 
 // seconds is a duration as configurations have it.
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s" }
+
+// serviceOf is the first service of a dataplane, by which it is known in traces; empty
+// for none.
+func serviceOf(spec []byte) string {
+	var d struct {
+		Networking struct {
+			Inbound []struct{ Tags map[string]string }
+		}
+	}
+	if json.Unmarshal(spec, &d) != nil || len(d.Networking.Inbound) == 0 {
+		return ""
+	}
+	return d.Networking.Inbound[0].Tags[resource.ServiceTag]
+}
 
 // itself is a cluster of the agent's socket.
 func (s *supervisor) itself(name string) object {

@@ -188,3 +188,10 @@ func childOf(t *testing.T) int {
 	t.Fatal("there is no Envoy")
 	return 0
 }
+
+// Traces name the service of a dataplane, which Envoy has from its node.
+func TestAnEnvoyKnowsItsService(t *testing.T) {
+	require.Equal(t, "web", serviceOf([]byte(`{"networking":{"address":"127.0.0.1","inbound":[{"port":1,"tags":{"kuma.io/service":"web"}},{"port":2,"tags":{"kuma.io/service":"admin"}}]}}`)))
+	require.Empty(t, serviceOf([]byte(`{"networking":{}}`)))
+	require.Empty(t, serviceOf([]byte(`{`)))
+}

@@ -5,6 +5,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tracev3 "github.com/envoyproxy/go-control-plane/envoy/config/trace/v3"
 	otelv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/open_telemetry/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
@@ -52,6 +53,9 @@ func usesOfListener(l *listenerv3.Listener) ([]Ref, error) {
 			if uses, err = usesOfLogs(uses, manager.GetAccessLog()); err != nil {
 				return nil, err
 			}
+			if uses, err = usesOfTraces(uses, manager.GetTracing().GetProvider().GetTypedConfig()); err != nil {
+				return nil, err
+			}
 		case config.MessageIs((*tcpv3.TcpProxy)(nil)):
 			var tcp tcpv3.TcpProxy
 			if err := config.UnmarshalTo(&tcp); err != nil {
@@ -83,6 +87,26 @@ func usesOfLogs(uses []Ref, logs []*accesslogv3.AccessLog) ([]Ref, error) {
 		if name := c.GetGrpcService().GetEnvoyGrpc().GetClusterName(); name != AgentCluster {
 			uses = appendCluster(uses, name)
 		}
+	}
+	return uses, nil
+}
+
+// usesOfTraces adds the cluster that spans are sent to.
+func usesOfTraces(uses []Ref, provider *anypb.Any) ([]Ref, error) {
+	if provider == nil {
+		return uses, nil
+	}
+	m, err := provider.UnmarshalNew()
+	if err != nil {
+		return nil, err
+	}
+	switch m := m.(type) {
+	case *tracev3.ZipkinConfig:
+		uses = appendCluster(uses, m.GetCollectorCluster())
+	case *tracev3.DatadogConfig:
+		uses = appendCluster(uses, m.GetCollectorCluster())
+	case *tracev3.OpenTelemetryConfig:
+		uses = appendCluster(uses, m.GetGrpcService().GetEnvoyGrpc().GetClusterName())
 	}
 	return uses, nil
 }

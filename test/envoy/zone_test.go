@@ -33,6 +33,7 @@ import (
 	"meridian/internal/xds/feed"
 	"meridian/internal/xds/serve"
 	"meridian/internal/xds/world"
+	"meridian/internal/xds/xdstest"
 )
 
 // zone makes resources from what is written to it, and serves them to Envoys.
@@ -144,10 +145,7 @@ func (z *zone) put(kind resource.Kind, mesh resource.MeshName, name, spec string
 // policy is a policy from web to backend.
 func (z *zone) policy(kind resource.Kind, conf string) store.Op {
 	z.t.Helper()
-	if d, _ := resource.Describe(kind); d.Class == resource.TargetRef {
-		return z.put(kind, "m", "p", `{"targetRef":{"kind":"Service","name":"web"},"to":[{"targetRef":{"kind":"Service","name":"backend"},"default":`+conf+`}]}`)
-	}
-	return z.put(kind, "m", "p", `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"backend"}}],"conf":`+conf+`}`)
+	return z.put(kind, "m", "p", xdstest.Spec(kind, conf))
 }
 
 // apply writes a batch.

@@ -60,6 +60,12 @@ func Policies() []Policy {
 			{"matches":[{"path":{"value":"/f"}}],"default":{"filters":[{"type":"RequestRedirect","requestRedirect":{"path":{"type":"ReplaceFullPath","replaceFullPath":"/s"}}}]}},
 			{"matches":[{"path":{"type":"RegularExpression","value":"/e.*"}}],"default":{"filters":[{"type":"ExtensionRef","extensionRef":{"kind":"X","name":"x"}}]}}]}`},
 		{resource.KindTrafficLog, `{"backend":"none"}`},
+		{resource.KindTrafficTrace, `{"backend":"none"}`},
+		{resource.KindMeshTracing, `{"backends":[],"sampling":{"overall":0}}`},
+		{resource.KindMeshTracing, `{"backends":[{"name":"none"},{"type":"Zipkin","zipkin":{"url":"https://h.test/"}},{"type":"Zipkin","zipkin":{"url":"http://h.test/api/v2/spans?a=b","traceId128bit":true,"apiVersion":"httpProto","sharedSpanContext":false}}],
+			"sampling":{"overall":100,"client":0,"random":0.01},"tags":[{"name":"a","literal":""},{"name":"b","literal":"%"},{"name":"c","header":{"name":"x c"}},{"name":"d","header":{"name":":path","default":"none"}}]}`},
+		{resource.KindMeshTracing, `{"backends":[{"type":"Datadog","datadog":{"url":"http://127.0.0.1:8126","splitService":true}}]}`},
+		{resource.KindMeshTracing, `{"backends":[{"type":"OpenTelemetry","openTelemetry":{"endpoint":"h.test"}}]}`},
 		{resource.KindMeshLogging, `{"backends":[]}`},
 		{resource.KindMeshLogging, `{"backends":[{"name":"none"},{"type":"File","file":{"path":"/dev/null"}},{"type":"File","file":{"path":"/dev/null","format":{"type":"Json","omitEmptyValues":true,"json":[{"key":"","value":"%"},{"key":"a","value":"%REQ(a)%"}]}}},
 			{"type":"File","file":{"path":"/dev/null","format":{"type":"Plain","plain":""}}},{"type":"Tcp","tcp":{"address":"no address"}},{"type":"Tcp","tcp":{"address":"h.test:1","format":{"type":"Json","json":[{"key":"a","value":"%PROTOCOL%"}]}}},
@@ -79,4 +85,20 @@ func Routes() []Policy {
 		{resource.KindGRPCRoute, `{"parentRefs":[{"kind":"Service","name":"backend"}],"rules":[
 			{"matches":[{"method":{"service":"a.S","method":"M"},"headers":[{"name":"h","value":"v"}]},{"method":{"type":"RegularExpression","service":"a.*"}},{"method":{"method":"N"}},{"method":{"service":"a.T"}}],"backendRefs":[{"name":"backend"}]},{}]}`},
 	}
+}
+
+// Spec is the spec of a policy of a kind, on the dataplanes of web, and of what it
+// configures for calls to backend.
+func Spec(kind resource.Kind, conf string) string {
+	d, _ := resource.Describe(kind)
+	own := d.Direction == resource.OnDataplane
+	switch {
+	case own && d.Class == resource.TargetRef:
+		return `{"targetRef":{"kind":"Service","name":"web"},"default":` + conf + `}`
+	case own:
+		return `{"selectors":[{"match":{"kuma.io/service":"web"}}],"conf":` + conf + `}`
+	case d.Class == resource.TargetRef:
+		return `{"targetRef":{"kind":"Service","name":"web"},"to":[{"targetRef":{"kind":"Service","name":"backend"},"default":` + conf + `}]}`
+	}
+	return `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"backend"}}],"conf":` + conf + `}`
 }

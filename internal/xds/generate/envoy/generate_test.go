@@ -41,11 +41,7 @@ func put(t require.TestingT, w policytest.World, kind resource.Kind, name, spec 
 
 // policyOn puts a policy on web, to backend.
 func policyOn(t require.TestingT, w policytest.World, kind resource.Kind, conf string) {
-	spec := `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"backend"}}],"conf":` + conf + `}`
-	if d, _ := resource.Describe(kind); d.Class == resource.TargetRef {
-		spec = `{"targetRef":{"kind":"Service","name":"web"},"to":[{"targetRef":{"kind":"Service","name":"backend"},"default":` + conf + `}]}`
-	}
-	put(t, w, kind, "p", spec)
+	put(t, w, kind, "p", xdstest.Spec(kind, conf))
 }
 
 func generate(t require.TestingT, w policytest.World, name string) *xds.Set {

@@ -39,6 +39,8 @@ type builder struct {
 	own world.Protocol
 	// caller is the service of the dataplane, and part what is made of it.
 	caller, part string
+	// traced is where the spans of requests go.
+	traced *traced
 	// receiving are the clusters of receivers of logs and traces that are made.
 	receiving map[string]bool
 }
@@ -72,6 +74,10 @@ func MakeOutbounds(
 			b.Protocols = append(b.Protocols, generate.SelectorProtocol{Selector: s, Protocol: p})
 		}
 		return p
+	}
+	var err error
+	if b.traced, err = b.tracing(rules); err != nil {
+		return nil, err
 	}
 	all := listenersOf(spec)
 	for i := range all.outbounds {
@@ -169,6 +175,11 @@ func (b *builder) outbound(out *outbound, rules generate.Rules, routes []*resour
 		return err
 	}
 	m.AccessLog, from = logs.list, append(from, logs.origins...)
+	traces, err := b.traces(m, b.listened(a))
+	if err != nil {
+		return err
+	}
+	from = append(from, traces...)
 	return b.listener(name, out.place, m, from...)
 }
 
@@ -274,8 +285,12 @@ const connecting = 10 * time.Second
 // Inbounds makes the listeners of a dataplane's inbounds, and the clusters of the
 // application behind them.
 func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
-	b := &builder{settings: settings, part: "inbounds"}
+	b := &builder{settings: settings, caller: callerOf(spec), part: "inbounds"}
 	b.Mesh = key.Mesh
+	var err error
+	if b.traced, err = b.tracing(rules); err != nil {
+		return nil, err
+	}
 	all := listenersOf(spec)
 	for i := range all.inbounds {
 		in := &all.inbounds[i]
@@ -308,6 +323,7 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 		return err
 	}
 	names := []string{everyone}
+	var traces []xds.Origin
 	filters := func(statistics string, certified bool) ([]*listenerv3.Filter, error) {
 		m, err := manager(statistics, in.name)
 		if err == nil && certified {
@@ -317,6 +333,9 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 			return nil, err
 		}
 		m.AccessLog = logs.list
+		if traces, err = b.traces(m, b.listened(&a)); err != nil {
+			return nil, err
+		}
 		made, err := filterOf(m)
 		return append(slices.Clone(limited), made), err
 	}
@@ -350,7 +369,7 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 	if err != nil {
 		return err
 	}
-	return b.Add(l, append(origins, more...)...)
+	return b.Add(l, slices.Concat(origins, traces, more)...)
 }
 
 // InboundRoutes makes the routes of the listeners of Inbounds that speak HTTP, with the

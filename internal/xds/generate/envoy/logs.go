@@ -398,7 +398,7 @@ func (l *logs) pairs(members []resource.LogKeyValue) *otlpv1.KeyValueList {
 // none over TCP.
 func (l *logs) relayed(r *resource.LogTCP) proto.Message {
 	c := &otelv3.OpenTelemetryAccessLogConfig{
-		GrpcService: service(xds.AgentCluster), DisableBuiltinLabels: true, StatPrefix: "tcp.",
+		GrpcService: grpcService(xds.AgentCluster), DisableBuiltinLabels: true, StatPrefix: "tcp.",
 		BufferFlushInterval: durationpb.New(sendLogs),
 		ResourceAttributes:  &otlpv1.KeyValueList{Values: []*otlpv1.KeyValue{{Key: xds.LogReceiver, Value: textValue(r.Address)}}},
 	}
@@ -413,8 +413,8 @@ func (l *logs) relayed(r *resource.LogTCP) proto.Message {
 	return c
 }
 
-// service is a gRPC service in a cluster.
-func service(cluster string) *corev3.GrpcService {
+// grpcService is a gRPC service in a cluster.
+func grpcService(cluster string) *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}}}
 }
 
@@ -425,7 +425,7 @@ func (l *logs) collector(r *resource.LogOpenTel) (proto.Message, error) {
 		return nil, err
 	}
 	c := &otelv3.OpenTelemetryAccessLogConfig{
-		GrpcService: service(cluster), StatPrefix: "otel.", BufferFlushInterval: durationpb.New(sendLogs), Body: textValue(l.about.plain()),
+		GrpcService: grpcService(cluster), StatPrefix: "otel.", BufferFlushInterval: durationpb.New(sendLogs), Body: textValue(l.about.plain()),
 	}
 	if len(r.Attributes) > 0 {
 		c.Attributes = l.pairs(r.Attributes)
