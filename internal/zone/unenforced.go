@@ -8,6 +8,7 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/shadow"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
 	"meridian/internal/xds/generate"
@@ -39,12 +40,16 @@ func (s *inspectService) unenforced(key resource.Key) ([]answer.Warning, error) 
 			if written, ok = r.View().Get(key); !ok {
 				return nil
 			}
-			if wire.Permission(key.Kind) {
+			if resource.Permission(key.Kind) {
 				for _, dialect := range support.Dialects() {
 					anyCaller[dialect] = wire.AnyCaller(s.world.Mesh(key.Mesh), dialect)
 				}
 			}
-			on, err = s.holders(r, key, connected)
+			trial, _ := policy.FollowerOf[*shadow.Trial](m)
+			if trial != nil && trial.Tried(key) {
+				anyCaller[xds.GRPC] = "gRPC servers try no permissions: what this one would deny is not counted or logged"
+			}
+			on, err = s.holders(r, trial, key, connected)
 			return err
 		})
 	})
@@ -124,11 +129,16 @@ func (s *inspectService) warnOf(dialect xds.Dialect, path string, status support
 }
 
 // holders returns on which of the connected dataplanes a resource holds: a mesh on all of
-// its dataplanes, a route on those that send to its services.
-func (s *inspectService) holders(r *policy.Reading, key resource.Key, connected []resource.Key) (holders, error) {
+// its dataplanes, a route on those that send to its services, and a permission that is
+// only tried where it would hold.
+func (s *inspectService) holders(r *policy.Reading, trial *shadow.Trial, key resource.Key, connected []resource.Key) (holders, error) {
 	on := holders{}
 	if r.Matches(key.Kind) {
-		placed, err := r.Placements(key)
+		place := r.Placements
+		if trial != nil && trial.Tried(key) {
+			place = trial.Placements
+		}
+		placed, err := place(key)
 		if err != nil && !errors.Is(err, policy.ErrNoPolicy) {
 			return nil, fmt.Errorf("place %s: %w", key, err)
 		}

@@ -209,3 +209,21 @@ func prefixes(lines, want []string) []string {
 	}
 	return out
 }
+
+// gRPC servers do not try permissions, which is said of those on which one would hold.
+func TestUnenforcedOfATriedPermission(t *testing.T) {
+	s := zoneWith(t, following{kinds: map[string]string{"web-1": "grpc", "web-3": "envoy"}}, map[string]string{
+		"Mesh default": `{}`, "Dataplane web-1": caller, "Dataplane web-3": caller,
+	})
+	r := resourcetest.Build(t, "MeshTrafficPermission", "default", "p", `{"targetRef": {"kind": "Mesh"}, "from": [{"targetRef": {"kind": "Mesh"}, "default": {"action": "DENY"}}]}`)
+	meta := r.Meta()
+	meta.Labels = map[string]string{resource.EnforcementLabel: resource.EnforcementShadow}
+	st := store.New(store.DefaultOptions())
+	require.NoError(t, st.Apply(7, store.Txn{Ops: []store.Op{
+		store.Put(r.WithMeta(meta)), store.Put(resourcetest.Build(t, "Mesh", "", "default", `{}`)),
+		store.Put(resourcetest.Build(t, "Dataplane", "default", "web-1", caller)), store.Put(resourcetest.Build(t, "Dataplane", "default", "web-3", caller)),
+	}}).Err)
+	s.matching = livematch.New(engines.NewMatcher(nil).Following(s.world), st)
+	got := standing(t, s, "MeshTrafficPermission p")
+	require.Contains(t, got, "has no effect on 1 gRPC proxy in zone east: gRPC servers try no permissions: what this one would deny is not counted or logged")
+}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/shadow"
 	"meridian/internal/resource"
 )
 
@@ -76,6 +77,9 @@ type ConnectionAnswer struct {
 	Effective []OnConnection  `json:"effective"`
 	// Superseded is what does not take effect because its successor does (§4.11).
 	Superseded []SupersededOnConnection `json:"superseded,omitempty"`
+	// Shadow is what would be so if the permissions that are only tried were in effect,
+	// where that differs.
+	Shadow *ShadowAccess `json:"shadow,omitempty"`
 	// Incomplete is what an answer about several zones lacks.
 	Incomplete []Absence `json:"incomplete,omitempty"`
 }
@@ -145,7 +149,8 @@ func Connection(m *policy.Matcher, q ConnectionQuestion, asOf resource.Revision)
 		if calledElsewhere {
 			return nil
 		}
-		return a.receiving(r, inbounds, caller)
+		trial, _ := policy.FollowerOf[*shadow.Trial](m)
+		return a.receiving(r, trial, inbounds, caller)
 	})
 	if err != nil {
 		return nil, err
@@ -238,22 +243,19 @@ func (a *ConnectionAnswer) supersede(rule *policy.Rule) {
 }
 
 // receiving adds the rules of the inbounds for the caller, what is superseded there,
-// and whether its traffic is allowed.
-func (a *ConnectionAnswer) receiving(r *policy.Reading, inbounds []*policy.Attachment, caller []resource.Tags) error {
+// and whether its traffic is allowed. trial may be nil.
+func (a *ConnectionAnswer) receiving(r *policy.Reading, trial *shadow.Trial, inbounds []*policy.Attachment, caller []resource.Tags) error {
 	rules, superseded, err := everything(r, a.Mesh, a.To)
 	if err != nil {
 		return err
 	}
 	mesh := r.Mesh(a.Mesh)
 	a.Allowed = true
+	var now []permission
 	for _, in := range inbounds {
-		var here []*policy.Rule
-		for i := range rules {
-			if rules[i].Attachment.Compare(in) == 0 {
-				here = append(here, &rules[i])
-			}
-		}
+		here := at(rules, in)
 		p := permitted(mesh, here, caller)
+		now = append(now, p)
 		a.Allowed = a.Allowed && p.allowed
 		for _, name := range p.allowedBy {
 			if !slices.Contains(a.AllowedBy, name) {
@@ -279,7 +281,10 @@ func (a *ConnectionAnswer) receiving(r *policy.Reading, inbounds []*policy.Attac
 			a.supersede(&superseded[i])
 		}
 	}
-	return nil
+	if trial == nil {
+		return nil
+	}
+	return a.tried(trial, mesh, inbounds, caller, now)
 }
 
 // add appends what a rule comes to. TrafficPermission never gets here: it has

@@ -74,8 +74,9 @@ func About(m *policy.Matcher, key resource.Key, asOf resource.Revision) (*Policy
 			return missing(r, string(key.Kind), key.Mesh, key.Name, key.Kind)
 		}
 		conditions, _ := conditionsOf(m, key)
-		a.Conditions = append(a.Conditions, conditions...)
-		return nil
+		tried, err := triedPolicy(m, key)
+		a.Conditions = append(append(a.Conditions, conditions...), tried...)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -200,6 +201,11 @@ func Policy(m *policy.Matcher, kind resource.Kind, mesh resource.MeshName, name 
 		if !r.Matches(kind) {
 			return nil
 		}
+		tried, err := triedPolicy(m, key)
+		if err != nil {
+			return err
+		}
+		a.Conditions = append(a.Conditions, tried...)
 		placed, err := r.Placements(key)
 		if err != nil {
 			return fmt.Errorf("place %s: %w", key, err)

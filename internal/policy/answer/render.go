@@ -134,6 +134,9 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, form Form) error {
 	default:
 		p.line("allowed by %s", listed(a.AllowedBy))
 	}
+	if a.Shadow != nil {
+		p.line("%s", a.Shadow.text())
+	}
 	if len(a.Inbounds) > 0 {
 		p.line("")
 		t := texttable.New("", "INBOUND", "ALLOWED", "BY")
@@ -266,6 +269,16 @@ func RenderWhy(w io.Writer, a *WhyAnswer, form Form) error {
 	}
 	for i := range a.Entries {
 		e := &a.Entries[i]
+		p.line("")
+		p.line("%s", label(&e.Attachment, attachments))
+		e.render(p, form.Wide)
+	}
+	if len(a.Shadow) > 0 {
+		p.line("")
+		p.line("With the policies that are only tried (shadow):")
+	}
+	for i := range a.Shadow {
+		e := &a.Shadow[i]
 		p.line("")
 		p.line("%s", label(&e.Attachment, attachments))
 		e.render(p, form.Wide)

@@ -113,7 +113,7 @@ func withoutReasons(list []Considered) []string {
 func (a *WhyAnswer) Restrict(may May) {
 	a.Partial = Partial{true}
 	a.Elsewhere = slices.DeleteFunc(a.Elsewhere, func(name string) bool { return !may.all(a.Mesh, a.Kind, name) })
-	a.Entries = slices.DeleteFunc(a.Entries, func(e WhyEntry) bool {
+	entries := func(e WhyEntry) bool {
 		for i := range e.Fields {
 			e.Fields[i].Reason = ""
 			for j := range e.Fields[i].Losers {
@@ -121,7 +121,8 @@ func (a *WhyAnswer) Restrict(may May) {
 			}
 		}
 		return !may.route(a.Mesh, e.Attachment.Route) || !may.all(a.Mesh, a.Kind, withoutReasons(e.Considered)...) || !may.successor(a.Mesh, e.SupersededBy)
-	})
+	}
+	a.Entries, a.Shadow = slices.DeleteFunc(a.Entries, entries), slices.DeleteFunc(a.Shadow, entries)
 }
 
 // Restrict leaves out what the reader may not read.
@@ -134,6 +135,9 @@ func (a *ConnectionAnswer) Restrict(may May) {
 		})
 	}
 	a.AllowedBy = permissions(a.AllowedBy)
+	if s := a.Shadow; s != nil && (len(permissions(slices.Clone(s.AllowedBy))) < len(s.AllowedBy) || len(permissions(slices.Clone(s.DeniedBy))) < len(s.DeniedBy)) {
+		a.Shadow = nil // what is tried is known to who may read all of it
+	}
 	for i := range a.Inbounds {
 		a.Inbounds[i].AllowedBy, a.Inbounds[i].DeniedBy = permissions(a.Inbounds[i].AllowedBy), permissions(a.Inbounds[i].DeniedBy)
 	}

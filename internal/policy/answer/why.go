@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"meridian/internal/policy"
+	"meridian/internal/policy/shadow"
 	"meridian/internal/resource"
 )
 
@@ -36,6 +37,9 @@ type WhyAnswer struct {
 	// Elsewhere are policies of the kind that select the dataplane without
 	// reaching any of the attachments asked about.
 	Elsewhere []string `json:"elsewhere"`
+	// Shadow are the attachments of which something is only tried, as if it were in
+	// effect.
+	Shadow []WhyEntry `json:"shadow,omitempty"`
 }
 
 // WhyEntry is one attachment.
@@ -110,6 +114,9 @@ func Why(m *policy.Matcher, q WhyQuestion, zone resource.ZoneName, asOf resource
 		}
 		selecting := names(r.Selecting(key, q.Kind))
 		a.Elsewhere = slices.DeleteFunc(selecting, func(name string) bool { return reaching[name] })
+		if trial, ok := policy.FollowerOf[*shadow.Trial](m); ok {
+			return a.tried(trial, &q)
+		}
 		return nil
 	})
 	return a, err

@@ -108,8 +108,3 @@ func AnyCaller(mesh world.Mesh, dialect xds.Dialect) string {
 	}
 	return "who calls is known only in a mesh with mutual TLS whose mode is STRICT: every caller is accepted"
 }
-
-// Permission reports whether a kind says who may call.
-func Permission(kind resource.Kind) bool {
-	return kind == resource.KindTrafficPermission || kind == resource.KindMeshTrafficPermission
-}

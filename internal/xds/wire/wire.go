@@ -321,7 +321,7 @@ func callerGaps(mesh world.Mesh, r *policy.Rule) (list []Gap) {
 
 // permissionGaps are those of permissions in a mesh where it is not known who calls.
 func permissionGaps(r *policy.Rule, why string) (list []Gap) {
-	if !Permission(r.Kind) {
+	if !resource.Permission(r.Kind) {
 		return nil
 	}
 	for _, p := range r.Policies() {

@@ -1,0 +1,21 @@
+package resource
+
+import "slices"
+
+// EnforcementLabel on a permission says with the value EnforcementShadow that it is not in
+// effect and only tried: what it would deny is told, and nothing is denied.
+const (
+	EnforcementLabel  = "meridian.io/enforcement"
+	EnforcementShadow = "shadow"
+)
+
+// Permissions are the kinds that say who may call.
+func Permissions() []Kind { return []Kind{KindMeshTrafficPermission, KindTrafficPermission} }
+
+// Permission reports whether a kind says who may call.
+func Permission(kind Kind) bool { return slices.Contains(Permissions(), kind) }
+
+// Shadowed reports whether a resource of a kind, with these labels, is only tried.
+func Shadowed(kind Kind, labels map[string]string) bool {
+	return labels[EnforcementLabel] == EnforcementShadow && Permission(kind)
+}
