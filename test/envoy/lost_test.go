@@ -328,3 +328,20 @@ func TestNoRequestIsLost(t *testing.T) {
 		})
 	}
 }
+
+// A request to a service whose last instance is gone is answered, as HTTP.
+func TestAServiceThatIsAwayAnswers(t *testing.T) {
+	one := start(t, "one")
+	z, c := outbound(t, "http", one)
+	require.Equal(t, http.StatusOK, c.get("/").status)
+	z.apply(gone("one"))
+	require.Empty(t, z.settle("web-1"))
+	c.until("/", func(a answer) bool { return a.status == http.StatusServiceUnavailable })
+	for range 5 { // on connections of their own: those of before have the listener of before
+		c.http.CloseIdleConnections()
+		require.Equal(t, http.StatusServiceUnavailable, c.get("/").status)
+	}
+	z.apply(z.backend("one", one.port, "http", "v1"))
+	require.Empty(t, z.settle("web-1"))
+	c.until("/", func(a answer) bool { return a.status == http.StatusOK })
+}

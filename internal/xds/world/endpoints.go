@@ -36,7 +36,8 @@ type Locality struct {
 type Endpoints struct {
 	Key
 	// Protocol is what all inbounds speak that the selector matches, also those that take
-	// no requests at the moment.
+	// no requests at the moment. Of endpoints that are followed it stays when the last
+	// inbound goes, until there is another one.
 	Protocol Protocol
 	// Localities are in order of priority, then zone. Each has endpoints, and no
 	// address occurs twice.

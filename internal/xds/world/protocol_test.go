@@ -42,3 +42,33 @@ func TestProtocolOfEndpoints(t *testing.T) {
 		}
 	}
 }
+
+// A service that loses its last inbound keeps its protocol for those that follow it, and
+// takes that of the next one.
+func TestProtocolOfAServiceThatIsAway(t *testing.T) {
+	world := policytest.NewWorld()
+	w := New("east")
+	w.Reset(world.View())
+	selector := resource.TagSelector{resource.ServiceTag: "a"}
+	meta := dataplane("a-1")
+	put := func(protocol string) {
+		world.Put(t, meta, fmt.Sprintf(`{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"a","kuma.io/protocol":%q}}]}}`, protocol))
+		w.Update(world.View(), []resource.Key{meta.Key})
+	}
+	remove := func() {
+		delete(world.Resources, meta.Key)
+		w.Update(world.View(), []resource.Key{meta.Key})
+	}
+	put("http")
+	require.Equal(t, HTTP, w.Follow("m", selector).Protocol)
+	remove()
+	require.Equal(t, HTTP, w.Follow("m", selector).Protocol)
+	require.Empty(t, w.Follow("m", selector).Localities)
+	put("tcp")
+	require.Equal(t, TCP, w.Follow("m", selector).Protocol)
+	put("grpc")
+	remove()
+	require.Equal(t, GRPC, w.Endpoints("m", selector).Protocol)
+	w.Forget(KeyOf("m", selector))
+	require.Equal(t, TCP, w.Endpoints("m", selector).Protocol, "nothing remembers it")
+}

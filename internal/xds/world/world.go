@@ -279,6 +279,9 @@ func (w *World) refresh(touched changes) {
 			f.matching = replace(f.matching, gone, came)
 			w.work.lists++
 			now := assign(key, f.matching, w.zone, m.settings.PreferOwnZone)
+			if len(f.matching) == 0 { // a service that is away for a while speaks what it spoke
+				now.Protocol = f.endpoints.Protocol
+			}
 			if !now.equal(f.endpoints) {
 				f.endpoints = now
 				w.dirty.Endpoints = append(w.dirty.Endpoints, key)
