@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -386,4 +387,139 @@ func TestACertificateThatComesLater(t *testing.T) {
 		f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
 		web.until(t, c.at, func(a answer, err error) bool { return err == nil && a.body == "backend-1" })
 	}
+}
+
+// An outbound calls servers with a certificate of its service, and no others.
+func TestAnOutboundKnowsItsServers(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		for name, impostor := range map[string]bool{"backend": false, "web": true} {
+			t.Run(protocol+" "+name, func(t *testing.T) {
+				z, ca, own, other := newZone(t), meshcatest.Authority(t, "m"), newFiles(t), newFiles(t)
+				own.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: name}), ca.Roots())
+				other.put(meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"}), ca.Roots())
+				called := z.member(protocol, own, z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+				c, _ := z.caller(other)
+				for range 5 {
+					a, err := c.try(http.MethodGet, "/")
+					require.Equal(t, impostor, err != nil || a.status == http.StatusServiceUnavailable, "%v %v", a, err)
+					require.Equal(t, impostor, a.body != "backend-1")
+				}
+				require.Equal(t, impostor, called.requests.Load() == 0)
+			})
+		}
+	}
+}
+
+// No request fails while the certificates of both sides, and then the authority of the
+// mesh, are replaced: neither over connections that last nor over new ones.
+func TestIdentitiesAreReplacedUnderLoad(t *testing.T) {
+	z, old, own, other := newZone(t), meshcatest.Authority(t, "m"), newFiles(t), newFiles(t)
+	signs := old
+	var direct atomic.Pointer[tls.Certificate]
+	var called *callee
+	var calling *envoy
+	// It trusts roots, of which the first shows, and waits until both Envoys have it.
+	replace := func(roots ...*meshca.Authority) {
+		var trusted []byte
+		for _, ca := range roots {
+			trusted = append(trusted, ca.Roots()...)
+		}
+		server := meshcatest.Issue(t, signs, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"})
+		client := meshcatest.Issue(t, signs, "m", "web-1", resource.Tags{resource.ServiceTag: "web"})
+		own.put(server, trusted)
+		other.put(client, trusted)
+		pair := client.Pair(t)
+		for called != nil && (!called.envoy.knows(server, roots[0]) || !calling.knows(client, roots[0])) {
+			require.NoError(t, t.Context().Err())
+		}
+		direct.Store(&pair)
+	}
+	replace(old)
+	called = z.member("http", own, z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+	var c *client
+	c, calling = z.caller(other)
+	require.Equal(t, "backend-1", c.get("/").body)
+	once := newClient(t, 0)
+	once.url = c.url
+	once.http.Transport.(*http.Transport).DisableKeepAlives = true
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	var failed atomic.Pointer[string]
+	for _, attempt := range []func() (answer, error){
+		func() (answer, error) { return c.try(http.MethodGet, "/") },
+		func() (answer, error) { return once.try(http.MethodGet, "/") },
+		func() (answer, error) { return presenting(t, direct.Load()).get(called.at) },
+	} {
+		load.Go(func() {
+			for failed.Load() == nil {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if a, err := attempt(); err != nil || a.body != "backend-1" {
+					text := fmt.Sprint(a, err)
+					failed.Store(&text)
+				}
+			}
+		})
+	}
+	for range 5 {
+		replace(old)
+	}
+	next := meshcatest.Authority(t, "m")
+	replace(next, old) // everyone trusts the next one
+	signs = next       // it signs
+	replace(next, old)
+	replace(next) // and the last one is retired
+	for range 5 {
+		replace(next)
+	}
+	close(stop)
+	load.Wait()
+	if failed.Load() != nil {
+		t.Fatalf("a request failed: %s", *failed.Load())
+	}
+	_, err := presenting(t, func() *tls.Certificate {
+		pair := meshcatest.Issue(t, old, "m", "web-2", resource.Tags{resource.ServiceTag: "web"}).Pair(t)
+		return &pair
+	}()).get(called.at)
+	require.Error(t, err, "what the last authority signed is not accepted any more")
+}
+
+// knows reports whether an Envoy has a certificate together with roots of which the first
+// is that of an authority.
+func (e *envoy) knows(h *meshcatest.Holder, ca *meshca.Authority) bool {
+	e.t.Helper()
+	type certificates []struct {
+		Serial string `json:"serial_number"`
+	}
+	var loaded struct {
+		Certificates []struct {
+			Roots certificates `json:"ca_cert"`
+			Chain certificates `json:"cert_chain"`
+		} `json:"certificates"`
+	}
+	require.NoError(e.t, json.Unmarshal([]byte(e.ask("/certs")), &loaded))
+	is := func(list certificates, serial *big.Int) bool {
+		return len(list) > 0 && strings.TrimLeft(list[0].Serial, "0") == serial.Text(16)
+	}
+	for _, c := range loaded.Certificates {
+		if is(c.Chain, h.Parsed(e.t).SerialNumber) && is(c.Roots, ca.Status()[0].Certificate.SerialNumber) {
+			return true
+		}
+	}
+	return false
+}
+
+// caller starts the Envoy of web-1, a member of the mesh with an outbound to backend, and
+// returns a client of it.
+func (z *zone) caller(f *files) (*client, *envoy) {
+	z.t.Helper()
+	outbound := free(z.t)
+	z.apply(z.put(resource.KindDataplane, "m", "web-1", fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,"servicePort":%d,"tags":{"kuma.io/service":"web","kuma.io/zone":"east"}}],
+		"outbound":[{"port":%d,"tags":{"kuma.io/service":"backend"}}]}}`, free(z.t), free(z.t), outbound)))
+	e := z.launchIn(f.dir, "web-1")
+	require.Empty(z.t, z.settle("web-1"))
+	return newClient(z.t, outbound), e
 }
