@@ -202,7 +202,7 @@ default  lost  Gateway/egde/http  False (TargetNotFound)  -                   Tr
 	require.Equal(t, "Note: ENFORCED is without zone \"west\": offline.\n", wide.stderr)
 	require.Len(t, h.server.Inspected, 1)
 	h.ok("get", "tp")
-	require.Len(t, h.server.Inspected, 1, "nobody asked for it")
+	require.Len(t, h.server.Inspected, 1, "it was not asked for")
 	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 		return nil, rpcerr.New(rpcerr.Unavailable, "NO_ZONES", "no zone is connected")
 	}

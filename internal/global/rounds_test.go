@@ -17,7 +17,7 @@ import (
 )
 
 // Waits for one revision ask zones as often as one wait does, however many they are; and
-// when all callers have gone, nobody asks.
+// once all callers have gone, no question is asked.
 func TestWaitsShareRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
@@ -56,7 +56,7 @@ func TestWaitsShareRounds(t *testing.T) {
 		before := asked.Load()
 		<-time.After(time.Minute)
 		synctest.Wait()
-		require.InDelta(t, before+120, asked.Load(), 2, "the others go on")
+		require.InDelta(t, before+120, asked.Load(), 2, "the others continue")
 		reply.Store(`{"items": [], "behind": {"asOf": 9, "count": 0, "rejected": 0, "some": []}}`)
 		waits.Wait()
 		require.EqualValues(t, 256, ended.Load())

@@ -271,7 +271,7 @@ func TestWaitsForZonesOfOneCaller(t *testing.T) {
 	for range 3 {
 		r.requireExceeded(limits.LimitZoneWaits, readOnly, wait(ctx, attacker, "user"))
 	}
-	require.NoError(t, wait(ctx, r.dial(), "admin"), "others have room")
+	require.NoError(t, wait(ctx, r.dial(), "admin"), "others are served")
 	require.NoError(t, wait(ctx, r.dial(), ""), "so have those without credentials")
 	require.EqualValues(t, maxClientZoneWaits+2, r.resources.waiting.Load())
 	leave()

@@ -55,7 +55,20 @@ type Set struct {
 	// is removed from it.
 	Withheld string
 
+	// Omitted is what is not in the set as policies say, and fails instead.
+	Omitted []Omission
+
 	all []*Resource // by type, then name
+}
+
+// Omission is a part of a dataplane that is too large to be sent.
+type Omission struct {
+	// Attachment is the part, as policy.Attachment prints it.
+	Attachment string
+	// Sources are the policies, and other resources, of which it was made, in order.
+	Sources []resource.Key
+	// Why is a sentence for operators.
+	Why string
 }
 
 // NewSet returns a set. It fails when two resources share a type and a name, or

@@ -223,7 +223,10 @@ func (e *Effect) fill(d *delivered, covered []wire.Covered) {
 		if d.bySource[c.Policy] == nil {
 			continue // it is not asked about
 		}
-		state := d.state(c)
+		state := Unsupported
+		if !d.omits(e, c.Policy) {
+			state = d.state(c)
+		}
 		e.Policies = append(e.Policies, Policy{Key: c.Policy, State: state})
 		if state == Unsupported {
 			some = true // of the others, there may be something
@@ -242,6 +245,19 @@ func (e *Effect) fill(d *delivered, covered []wire.Covered) {
 	default:
 		e.State = worst
 	}
+}
+
+// omits reports whether a policy is about an outbound that is too large to be sent. A route
+// of a service counts by itself, since its row is not that of one outbound.
+func (d *delivered) omits(e *Effect, key resource.Key) bool {
+	if len(d.set.Omitted) == 0 {
+		return false
+	}
+	at := e.Attachment
+	at.Route = ""
+	return slices.ContainsFunc(d.set.Omitted, func(o xds.Omission) bool {
+		return o.Attachment == at.String() || at.Service == "" && slices.Contains(o.Sources, key)
+	})
 }
 
 // state is that of one policy, from what proxies do with its fields.

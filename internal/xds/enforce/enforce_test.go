@@ -122,6 +122,24 @@ func TestEffectsOfWithheldAndRoutes(t *testing.T) {
 	require.Equal(t, []enforce.Policy{{Key: route.Key(), State: enforce.Enforced}}, effects[0].Policies)
 }
 
+// What is about an outbound that is too large to be sent is not enforced, whatever else was
+// accepted.
+func TestEffectsOfWhatIsOmitted(t *testing.T) {
+	confs := map[string]string{"full": `{"thresholds": {"maxRequests": 7}}`}
+	rule := ruleOf(t, resource.KindCircuitBreaker, confs, "full")
+	other := rule
+	other.Attachment.Port = 2
+	accepted := func(resources []*xds.Resource) []serve.Delivery {
+		return slices.Repeat([]serve.Delivery{serve.Accepted}, len(resources))
+	}
+	set, err := xds.NewSet(9, clusterFrom(t, "c", key(resource.KindCircuitBreaker, "full")))
+	require.NoError(t, err)
+	set.Omitted = []xds.Omission{{Attachment: rule.Attachment.String()}}
+	effects := new(enforce.Reader).Effects(xds.GRPC, set, []policy.Rule{rule, other}, nil, nil, accepted)
+	require.Equal(t, enforce.Unsupported, effects[0].State)
+	require.Equal(t, enforce.Enforced, effects[1].State)
+}
+
 func TestWorse(t *testing.T) {
 	require.Equal(t, enforce.Rejected, enforce.Worse(enforce.Rejected, enforce.Pending))
 	require.Equal(t, enforce.Rejected, enforce.Worse(enforce.Pending, enforce.Rejected))

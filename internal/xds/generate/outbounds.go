@@ -28,6 +28,8 @@ type Outbounds struct {
 	Selectors []resource.TagSelector
 	// Protocols are what the endpoints speak of the selectors for which that matters.
 	Protocols []SelectorProtocol
+	// Omitted are the outbounds whose requests fail because of their size.
+	Omitted []xds.Omission
 }
 
 // SelectorProtocol is the protocol that the endpoints behind a selector have in common.

@@ -25,7 +25,8 @@ func Read(m *policy.Matcher, w *world.World, key resource.Key) (*resource.Datapl
 }
 
 // Assemble puts together what a dataplane shares with others, its endpoints, and the
-// listeners of its own inbounds.
+// listeners of its own inbounds. Where one of these is larger than clients receive, the
+// proxy is sent nothing: it would be disconnected again and again.
 func Assemble(asOf resource.Revision, own []*xds.Resource, outbounds *Outbounds, dialect xds.Dialect, endpoints func(resource.TagSelector) *world.Endpoints) (*xds.Set, error) {
 	all := slices.Concat(own, outbounds.Resources)
 	for _, s := range outbounds.Selectors {
@@ -35,5 +36,13 @@ func Assemble(asOf resource.Revision, own []*xds.Resource, outbounds *Outbounds,
 		}
 		all = append(all, r)
 	}
-	return xds.NewSet(asOf, all...)
+	if reason := tooLarge(all); reason != "" {
+		return xds.WithheldSet(asOf, reason), nil
+	}
+	set, err := xds.NewSet(asOf, all...)
+	if err != nil {
+		return nil, err
+	}
+	set.Omitted = outbounds.Omitted
+	return set, nil
 }

@@ -141,6 +141,11 @@ func Ask(m *policy.Matcher, mesh resource.MeshName, name, kind string, dialect x
 		a.Resources = append(a.Resources, shown)
 	}
 	a.Gaps, err = gaps(m, w, key, dialect)
+	for _, o := range set.Omitted {
+		for _, source := range o.Sources {
+			a.Gaps = append(a.Gaps, Gap{Attachment: o.Attachment, Kind: source.Kind, Name: source.Name, Status: support.Unsupported, Note: o.Why})
+		}
+	}
 	return a, err
 }
 

@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -142,6 +143,64 @@ func TestARestrictedAnswer(t *testing.T) {
 
 // An Envoy of the same dataplane has other resources, other gaps, and inbounds and
 // outbounds that it cannot serve.
+// Routes that are larger than clients receive fail the requests of their outbound, and of no
+// other, and the answer names what they are from.
+func TestRoutesThatAreTooLarge(t *testing.T) {
+	for _, dialect := range []xds.Dialect{xds.GRPC, xds.Envoy} {
+		t.Run(string(dialect), func(t *testing.T) {
+			w := mesh(t, "{}")
+			put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"10.0.0.9","inbound":[{"port":8080,"tags":{"kuma.io/service":"web"}}],
+				"outbound":[{"port":4001,"tags":{"kuma.io/service":"backend"}},{"port":4002,"tags":{"kuma.io/service":"secret"}}]}}`)
+			put(t, w, resource.KindDataplane, "backend-1", `{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"backend","kuma.io/protocol":"grpc"}}]}}`)
+			put(t, w, resource.KindDataplane, "secret-1", `{"networking":{"address":"10.0.0.2","inbound":[{"port":80,"tags":{"kuma.io/service":"secret","kuma.io/protocol":"grpc"}}]}}`)
+			m := policy.NewMatcher(engines.All()...).Following(world.New("east"))
+			m.Reset(w.View())
+			before, err := wire.Ask(m, "m", "web-1", "", dialect, "east", 7)
+			require.NoError(t, err)
+
+			match := func(i, j int) string {
+				return fmt.Sprintf(`{"headers":[{"name":"a","value":"%d-%d-%s"}]}`, i, j, strings.Repeat("v", 1000))
+			}
+			for i := range 50 {
+				var rules []string
+				for range 8 {
+					var matches []string
+					for j := range 8 {
+						matches = append(matches, match(i, j))
+					}
+					rules = append(rules, `{"matches":[`+strings.Join(matches, ",")+`],"backendRefs":[{"name":"backend"}]}`)
+				}
+				put(t, w, resource.KindGRPCRoute, fmt.Sprintf("large-%02d", i), `{"parentRefs":[{"kind":"Service","name":"backend"}],"rules":[`+strings.Join(rules, ",")+`]}`)
+			}
+			m.Reset(w.View())
+			a, err := wire.Ask(m, "m", "web-1", "", dialect, "east", 8)
+			require.NoError(t, err)
+			require.Empty(t, a.Withheld)
+			routes := map[string]string{}
+			for _, r := range a.Resources {
+				require.Less(t, len(r.Resource), 3<<20)
+				require.NotContains(t, r.Name, "cl_backend", "a cluster that nothing leads to")
+				routes[r.Type+r.Name] = string(r.Resource)
+			}
+			require.NotContains(t, routes["RDSout_backend_4001"], `"cluster"`, "every request fails")
+			for _, r := range before.Resources {
+				if r.Name == "out_secret_4002" {
+					require.JSONEq(t, string(r.Resource), routes[r.Type+r.Name], "the other outbound is as before")
+				}
+			}
+			require.NotEmpty(t, routes["RDSout_secret_4002"])
+			named := map[string]bool{}
+			for _, g := range a.Gaps {
+				if strings.Contains(g.Note, "every request of this outbound fails: RDS out_backend_4001 has ") {
+					require.Equal(t, "outbound backend:4001", g.Attachment)
+					named[g.Name] = true
+				}
+			}
+			require.True(t, named["large-00"] && named["large-39"], named)
+		})
+	}
+}
+
 func TestAnEnvoyIsAskedFor(t *testing.T) {
 	w := mesh(t, "{}")
 	put(t, w, resource.KindDataplane, "web-1", `{"networking":{"address":"127.0.0.1","inbound":[{"port":8080,"tags":{"kuma.io/service":"web"}}],

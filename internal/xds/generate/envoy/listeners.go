@@ -135,6 +135,7 @@ func (b *builder) outbound(out *outbound, rules generate.Rules, routes []*resour
 	if b.own == world.TCP {
 		return b.tcpOutbound(out, rules, name)
 	}
+	since := b.Mark()
 	entries, err := generate.Requests.Entries(a, rules, routes)
 	if err != nil {
 		return err
@@ -155,9 +156,13 @@ func (b *builder) outbound(out *outbound, rules generate.Rules, routes []*resour
 	}
 	host.TypedPerFilterConfig = config
 	origins = generate.AppendAt(origins, hostFilters, from)
-	if err := b.Add(&routev3.RouteConfiguration{
-		Name: name, VirtualHosts: []*routev3.VirtualHost{host}, ValidateClusters: wrapperspb.Bool(false),
-	}, origins...); err != nil {
+	with := func(host *routev3.VirtualHost) *routev3.RouteConfiguration {
+		return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}, ValidateClusters: wrapperspb.Bool(false)}
+	}
+	refused := &routev3.Route{Match: generate.Everything()[0]}
+	fail(refused, "the routes of this outbound are too large")
+	refuse := &routev3.VirtualHost{Name: name, Domains: []string{"*"}, Routes: []*routev3.Route{refused}}
+	if err := b.AddRoutes(a, since, with(host), with(refuse), origins...); err != nil {
 		return err
 	}
 	m, err := manager(name, name)

@@ -71,6 +71,7 @@ func (b *builder) outbound(a *policy.Attachment, rules generate.Rules, routes []
 	if err := b.listener(a.Service+":"+strconv.FormatUint(uint64(a.Port), 10), name); err != nil {
 		return err
 	}
+	since := b.Mark()
 	entries, err := generate.Calls.Entries(a, rules, routes)
 	if err != nil {
 		return err
@@ -85,7 +86,10 @@ func (b *builder) outbound(a *policy.Attachment, rules generate.Rules, routes []
 		host.Routes = append(host.Routes, made...)
 		origins = append(origins, from...)
 	}
-	return b.Add(&routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}}, origins...)
+	with := func(host *routev3.VirtualHost) *routev3.RouteConfiguration {
+		return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}}
+	}
+	return b.AddRoutes(a, since, with(host), with(&routev3.VirtualHost{Name: name, Domains: []string{"*"}}), origins...)
 }
 
 // routes makes the routes of one entry, of which the first is the n-th of the list.
