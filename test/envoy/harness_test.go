@@ -24,6 +24,8 @@ type envoy struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	admin *http.Client
+	// stdout is the file of its standard output.
+	stdout string
 
 	mu  sync.Mutex
 	log bytes.Buffer
@@ -73,6 +75,11 @@ func launchIn(t *testing.T, dir, configuration string) *envoy {
 	e.cmd = exec.Command(path, "-c", file, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info", "--file-flush-interval-msec", "20",
 		"--drain-time-s", "30", "--drain-strategy", "immediate") // as an agent starts it
 	e.cmd.Dir = dir
+	e.stdout = filepath.Join(dir, "stdout")
+	stdout, err := os.Create(e.stdout)
+	require.NoError(t, err)
+	defer func() { _ = stdout.Close() }() // Envoy has it
+	e.cmd.Stdout = stdout
 	out, err := e.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, e.cmd.Start())

@@ -21,6 +21,7 @@ import (
 
 	"meridian/internal/agent"
 	"meridian/internal/resource"
+	meridianxds "meridian/internal/xds"
 )
 
 // exports serves a method that takes entries in the way of OpenTelemetry.
@@ -265,3 +266,48 @@ const everyPlaceholder = "%START_TIME% %START_TIME_LOCAL% %EMIT_TIME% %REQUEST_H
 	"%UPSTREAM_TLS_VERSION% %UPSTREAM_TLS_CIPHER% %UPSTREAM_PEER_URI_SAN% %UPSTREAM_PEER_SUBJECT% %UPSTREAM_PEER_ISSUER% %DOWNSTREAM_REMOTE_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_REMOTE_PORT% %DOWNSTREAM_DIRECT_REMOTE_ADDRESS% %DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_DIRECT_REMOTE_PORT% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_PORT% " +
 	"%DOWNSTREAM_PEER_URI_SAN% %DOWNSTREAM_PEER_DNS_SAN% %DOWNSTREAM_PEER_SUBJECT% %DOWNSTREAM_PEER_ISSUER% %DOWNSTREAM_PEER_SERIAL% %DOWNSTREAM_PEER_FINGERPRINT_256% %DOWNSTREAM_LOCAL_URI_SAN% %DOWNSTREAM_LOCAL_SUBJECT% %DOWNSTREAM_TLS_VERSION% %DOWNSTREAM_TLS_CIPHER% %DOWNSTREAM_TRANSPORT_FAILURE_REASON% " +
 	"%REQUESTED_SERVER_NAME% %ROUTE_NAME% %VIRTUAL_CLUSTER_NAME% %FILTER_CHAIN_NAME% %LISTENER_NAME% %CONNECTION_ID% %STREAM_ID% %TRACE_ID% %SPAN_ID% %UNIQUE_ID% %HOSTNAME% %GRPC_STATUS% %GRPC_STATUS_NUMBER% %LOCAL_REPLY_BODY% %ACCESS_LOG_TYPE%"
+
+// An Envoy logs whom it denies, by what and at which end; and each caller in the log of
+// the first entry that is about it.
+func TestDenialsAndCallersAreLogged(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			dir := t.TempDir()
+			receiver := func(name string) string {
+				return fmt.Sprintf(`"default":{"backends":[{"type":"File","file":{"path":"%s/%s","format":{"type":"Plain","plain":"%%KUMA_SOURCE_SERVICE%%"}}}]}`, dir, name)
+			}
+			c, ca := joined(t, protocol, mutualTLS)
+			c.zone.apply(c.zone.put(resource.KindMeshTrafficPermission, "m", "no-old", `{"targetRef":{"kind":"Mesh"},"from":[{"targetRef":{"kind":"Service","name":"old"},"default":{"action":"DENY"}},{"targetRef":{"kind":"Mesh"},"default":{"action":"ALLOW"}}]}`),
+				c.zone.put(resource.KindMeshLogging, "m", "p", `{"targetRef":{"kind":"Mesh"},"from":[{"targetRef":{"kind":"Service","name":"web"},`+receiver("web")+`},{"targetRef":{"kind":"Mesh"},`+receiver("all")+`}]}`))
+			require.Empty(t, c.zone.settle("backend-1"))
+			web, other := member(t, ca, "web-1", resource.Tags{resource.ServiceTag: "web"}), member(t, ca, "other-1", resource.Tags{resource.ServiceTag: "other"})
+			old := member(t, ca, "old-1", resource.Tags{resource.ServiceTag: "old"})
+			for name, from := range map[string]caller{"web": web, "all": other} {
+				from.until(t, c.at, func(answer, error) bool {
+					info, err := os.Stat(filepath.Join(dir, name))
+					return err == nil && info.Size() > 0
+				})
+			}
+			old.until(t, c.at, func(_ answer, err error) bool {
+				text, _ := os.ReadFile(c.envoy.stdout)
+				return strings.Contains(string(text), "\n")
+			})
+			text, err := os.ReadFile(c.envoy.stdout)
+			require.NoError(t, err)
+			first, _, _ := strings.Cut(string(text), "\n")
+			var line map[string]any
+			require.NoError(t, json.Unmarshal([]byte(first), &line), first)
+			require.Contains(t, line["caller"], ".m/dp/old-1/_/")
+			require.Equal(t, "backend-1", line["dataplane"])
+			require.Equal(t, "m", line["mesh"])
+			require.NotZero(t, line["port"])
+			require.Equal(t, meridianxds.DeniedDetails+"MeshTrafficPermission_no-old]", fmt.Sprint(line[map[string]string{"http": "details", "tcp": "termination"}[protocol]]), first)
+			for _, entry := range lines(t, filepath.Join(dir, "web"), func(string) bool { return true }) {
+				require.Contains(t, entry, "/dp/web-1/")
+			}
+			for _, entry := range lines(t, filepath.Join(dir, "all"), func(string) bool { return true }) {
+				require.NotContains(t, entry, "/dp/web-1/")
+			}
+		})
+	}
+}
