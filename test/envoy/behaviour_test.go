@@ -310,6 +310,21 @@ func (s *scene) bounded() {
 	}
 }
 
+// An endpoint is called while it passes every check.
+var checks = []behaviour{
+	{resource.KindMeshHealthCheck, "http.path http.expectedStatuses tcp", `{"interval":"20ms","timeout":"60s","unhealthyThreshold":1,"tcp":{},"http":{"path":"/","expectedStatuses":[500]},"healthyPanicThreshold":0}`, func(s *scene) {
+		s.until("/", status(http.StatusServiceUnavailable))
+	}},
+	{resource.KindMeshHealthCheck, "tcp.send tcp.receive", `{"interval":"20ms","timeout":"50ms","unhealthyThreshold":1,"tcp":{"send":"eA0KDQo=","receive":["UE9ORw=="]},"http":{"path":"/"},"healthyPanicThreshold":0}`, func(s *scene) {
+		s.until("/", status(http.StatusServiceUnavailable))
+	}},
+	{resource.KindMeshHealthCheck, "http.disabled", `{"interval":"20ms","timeout":"60s","tcp":{},"http":{"disabled":true,"expectedStatuses":[500]},"healthyPanicThreshold":0}`, func(s *scene) {
+		s.until("/", status(http.StatusOK))
+	}},
+}
+
+func TestChecks(t *testing.T) { onOutbounds(t, "http", checks) }
+
 func TestFaultsOfCallers(t *testing.T)    { onOutbounds(t, "http", faultsOnOutbounds) }
 func TestFaultsOfInbounds(t *testing.T)   { onInbounds(t, "http", faultsOnInbounds) }
 func TestLimitsOfCallers(t *testing.T)    { onOutbounds(t, "http", limitBehaviours("")) }

@@ -18,7 +18,6 @@ const (
 	noInterception = "traffic is not intercepted: an application sends to the ports of its outbounds"
 	noHash         = "requests carry no key to hash: each goes to a random place"
 	noGatewayEnvoy = "Envoy is not configured as a gateway yet"
-	firstCheck     = "one check is made: of gRPC, HTTP and TCP the first that is written and that the service speaks"
 	serviceParents = "with kind Service; routes of gateways are not configured on Envoy yet"
 	byName         = "a service is known by its name and tags"
 	neverHeaders   = "the header host, and names that begin with a colon, are left as they are"
@@ -180,10 +179,12 @@ var envoyTable = compile(
 
 	on(resource.KindHealthCheck, Enforced, "", timing...),
 	on(resource.KindHealthCheck, Unsupported, "Envoy's own log has changes of health", "eventLogPath"),
-	on(resource.KindHealthCheck, Approximated, firstCheck, "tcp", "http"),
+	on(resource.KindHealthCheck, Enforced, checksByName, "tcp.send", "tcp.receive", "http.path", "http.requestHeadersToAdd[].header.key", "http.requestHeadersToAdd[].header.value", "http.requestHeadersToAdd[].append", "http.expectedStatuses"),
 	on(resource.KindMeshHealthCheck, Enforced, "", timing...),
 	on(resource.KindMeshHealthCheck, Unsupported, "Envoy's own log has changes of health", "eventLogPath"),
-	on(resource.KindMeshHealthCheck, Approximated, firstCheck, "tcp", "http", "grpc"),
+	on(resource.KindMeshHealthCheck, Enforced, checksByName, "tcp.disabled", "tcp.send", "tcp.receive", "http.disabled", "http.path", "http.expectedStatuses",
+		"http.requestHeadersToAdd.set[].name", "http.requestHeadersToAdd.set[].value", "http.requestHeadersToAdd.add[].name", "http.requestHeadersToAdd.add[].value", "http.requestHeadersToAdd.remove",
+		"grpc.disabled", "grpc.serviceName", "grpc.authority"),
 
 	on(resource.KindTrafficLog, Enforced, "", "backend"),
 	on(resource.KindMeshLogging, Enforced, "", under("backends[]", []string{

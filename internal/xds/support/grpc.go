@@ -61,7 +61,9 @@ var grpcTable = compile(
 	on(resource.KindTrafficPermission, Enforced, withMTLS, ""),
 	onFrom(resource.KindMeshTrafficPermission, Enforced, withMTLS, "action"),
 	on(resource.KindFaultInjection, Unsupported, noInbound, ""),
-	on(resource.KindMeshHTTPFault, Unsupported, "faults are not made on gRPC clients yet", ""), onFrom(resource.KindMeshHTTPFault, Unsupported, noInbound),
+	on(resource.KindMeshHTTPFault, Enforced, "", "http[].delay.percentage", "http[].delay.value", "http[].abort.percentage"),
+	on(resource.KindMeshHTTPFault, Enforced, "200 and above; as the gRPC status that gRPC makes of it", "http[].abort.httpStatus"),
+	on(resource.KindMeshHTTPFault, Unsupported, "gRPC slows no responses down", "http[].responseBandwidth"), onFrom(resource.KindMeshHTTPFault, Unsupported, noInbound),
 	on(resource.KindRateLimit, Unsupported, noInbound, ""),
 	on(resource.KindMeshRateLimit, Unsupported, "gRPC clients limit no rates", ""), onFrom(resource.KindMeshRateLimit, Unsupported, noInbound),
 

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -214,35 +215,57 @@ const (
 	healthyFrom, healthyUntil          = 100, 600
 )
 
-// setHealthChecks has the endpoints of a cluster checked: by the first of gRPC, HTTP and
-// TCP that is written and turned on, of those that the service speaks.
+// setHealthChecks has the endpoints of a cluster checked: by gRPC, HTTP and TCP, as far as
+// they are written and turned on, and the service speaks them. An endpoint has to pass all.
 func setHealthChecks(cluster *clusterv3.Cluster, c *generate.Conf, protocol world.Protocol) ([]xds.Origin, error) {
 	if c == nil {
 		return nil, nil
 	}
-	check := &corev3.HealthCheck{
-		Interval: durationpb.New(checkInterval), Timeout: durationpb.New(checkTimeout),
-		UnhealthyThreshold: wrapperspb.UInt32(checksToUnhealthy), HealthyThreshold: wrapperspb.UInt32(checksToHealthy),
-	}
-	s := &setter{c: c, at: "/healthChecks/0"}
 	on := func(at policy.Pointer) bool { return c.Has(at) && !c.Bool(at+"/disabled") }
-	var err error
-	switch {
-	case on("/grpc") && (protocol == world.GRPC || protocol == world.HTTP2):
-		setGRPCCheck(check, c)
-		s.from("grpcHealthCheck", "/grpc")
-	case on("/http") && protocol != world.TCP:
-		err = setHTTPCheck(check, c, protocol)
-		s.from("httpHealthCheck", "/http")
-	case on("/tcp"):
-		err = setTCPCheck(check, c)
-		s.from("tcpHealthCheck", "/tcp")
-	default:
+	var origins []xds.Origin
+	for _, checker := range []struct {
+		field  policy.Pointer
+		spoken bool
+		set    func(*corev3.HealthCheck) error
+	}{
+		{"/grpc", protocol == world.GRPC || protocol == world.HTTP2, func(check *corev3.HealthCheck) error { setGRPCCheck(check, c); return nil }},
+		{"/http", protocol != world.TCP, func(check *corev3.HealthCheck) error { return setHTTPCheck(check, c, protocol) }},
+		{"/tcp", true, func(check *corev3.HealthCheck) error { return setTCPCheck(check, c) }},
+	} {
+		if !checker.spoken || !on(checker.field) {
+			continue
+		}
+		// Several need names.
+		check := &corev3.HealthCheck{Name: string(checker.field[1:])}
+		if err := checker.set(check); err != nil {
+			return nil, err
+		}
+		at := "/healthChecks/" + strconv.Itoa(len(cluster.GetHealthChecks()))
+		origins = append(origins, c.Origin(at+"/"+check.GetName()+"HealthCheck", checker.field)...)
+		origins = append(origins, setTiming(check, c, at)...)
+		cluster.HealthChecks = append(cluster.HealthChecks, check)
+	}
+	if len(cluster.GetHealthChecks()) == 0 {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
+	if n, ok := c.Number("/healthyPanicThreshold"); ok {
+		common(cluster).HealthyPanicThreshold = &typev3.Percent{Value: n}
+		origins = append(origins, c.Origin("/commonLbConfig/healthyPanicThreshold", "/healthyPanicThreshold")...)
 	}
+	if c.Bool("/failTrafficOnPanic") {
+		common(cluster).LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig_{
+			ZoneAwareLbConfig: &clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig{FailTrafficOnPanic: true},
+		}
+		origins = append(origins, c.Origin("/commonLbConfig/zoneAwareLbConfig/failTrafficOnPanic", "/failTrafficOnPanic")...)
+	}
+	return origins, nil
+}
+
+// setTiming says how often a check is made, and what its outcome means.
+func setTiming(check *corev3.HealthCheck, c *generate.Conf, at string) []xds.Origin {
+	check.Interval, check.Timeout = durationpb.New(checkInterval), durationpb.New(checkTimeout)
+	check.UnhealthyThreshold, check.HealthyThreshold = wrapperspb.UInt32(checksToUnhealthy), wrapperspb.UInt32(checksToHealthy)
+	s := &setter{c: c, at: at}
 	s.span(&check.Interval, "interval", "/interval")
 	s.span(&check.Timeout, "timeout", "/timeout")
 	s.number(&check.UnhealthyThreshold, "unhealthyThreshold", "/unhealthyThreshold", 1)
@@ -263,19 +286,7 @@ func setHealthChecks(cluster *clusterv3.Cluster, c *generate.Conf, protocol worl
 		check.AlwaysLogHealthCheckFailures = c.Bool("/alwaysLogHealthCheckFailures")
 		s.from("alwaysLogHealthCheckFailures", "/alwaysLogHealthCheckFailures")
 	}
-	cluster.HealthChecks = []*corev3.HealthCheck{check}
-	origins := s.origins
-	if n, ok := c.Number("/healthyPanicThreshold"); ok {
-		common(cluster).HealthyPanicThreshold = &typev3.Percent{Value: n}
-		origins = append(origins, c.Origin("/commonLbConfig/healthyPanicThreshold", "/healthyPanicThreshold")...)
-	}
-	if c.Bool("/failTrafficOnPanic") {
-		common(cluster).LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig_{
-			ZoneAwareLbConfig: &clusterv3.Cluster_CommonLbConfig_ZoneAwareLbConfig{FailTrafficOnPanic: true},
-		}
-		origins = append(origins, c.Origin("/commonLbConfig/zoneAwareLbConfig/failTrafficOnPanic", "/failTrafficOnPanic")...)
-	}
-	return origins, nil
+	return s.origins
 }
 
 func textAt(c *generate.Conf, at policy.Pointer, otherwise string) string {

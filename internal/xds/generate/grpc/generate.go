@@ -15,6 +15,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -86,6 +87,12 @@ func (b *builder) outbound(a *policy.Attachment, rules generate.Rules, routes []
 		host.Routes = append(host.Routes, made...)
 		origins = append(origins, from...)
 	}
+	config, from, err := faults(rules, "")
+	if err != nil {
+		return err
+	}
+	host.TypedPerFilterConfig = config
+	origins = generate.AppendAt(origins, "/virtualHosts/0/typedPerFilterConfig", from)
 	with := func(host *routev3.VirtualHost) *routev3.RouteConfiguration {
 		return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}}
 	}
@@ -108,14 +115,22 @@ func (b *builder) routes(a *policy.Attachment, rules generate.Rules, e *generate
 	if err != nil {
 		return nil, nil, err
 	}
+	var config map[string]*anypb.Any
+	var faulty []xds.Origin
+	if e.Route != "" {
+		if config, faulty, err = faults(rules, e.Route); err != nil {
+			return nil, nil, err
+		}
+	}
 	var made []*routev3.Route
 	var origins []xds.Origin
 	for i, m := range e.Matches {
-		r := &routev3.Route{Match: m}
+		r := &routev3.Route{Match: m, TypedPerFilterConfig: config}
 		setAction(r, shares, timeout, retry)
 		made = append(made, r)
 		at := "/virtualHosts/0/routes/" + strconv.Itoa(n+i)
 		origins = generate.AppendAt(origins, at, e.Origins)
+		origins = generate.AppendAt(origins, at+"/typedPerFilterConfig", faulty)
 		if len(shares) > 0 {
 			origins = generate.AppendAt(origins, at+"/route/maxStreamDuration/maxStreamDuration", timeoutFrom)
 			origins = generate.AppendAt(origins, at+"/route/retryPolicy", retryFrom)
@@ -152,6 +167,11 @@ func (b *builder) listener(target, routes string) error {
 	if err != nil {
 		return err
 	}
+	filters, err := faultFilters()
+	if err != nil {
+		return err
+	}
+	m.HttpFilters = append(filters, m.GetHttpFilters()...)
 	packed, err := xds.Pack(m)
 	if err != nil {
 		return err
