@@ -242,7 +242,7 @@ type adviser struct{}
 func (adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
 	meta := r.Meta()
 	value, ok := meta.Labels[resource.EnforcementLabel]
-	why := ""
+	var why string
 	switch {
 	case !ok:
 		return nil
