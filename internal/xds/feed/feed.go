@@ -2,7 +2,8 @@
 // touches them: it is the xds.Source of a zone.
 //
 // Guarantees. A proxy's set is what package generate makes of the current state,
-// whatever changes led there. A change makes work for the proxies that it touches and
+// whatever changes led there, but for the protocol of a service that has no dataplane,
+// which is what it last spoke. A change makes work for the proxies that it touches and
 // for no other. Dataplanes with equal outbounds and equal rules share one copy of what
 // these come to, and all proxies share one copy of each list of endpoints; what did not
 // change is the same pointer as before. Only for dataplanes that are followed

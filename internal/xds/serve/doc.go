@@ -38,6 +38,8 @@
 //     that what it has no more is removed. Only the incremental protocol can say
 //     which versions those are; in the other one everything is sent again, because a
 //     client may have dropped a resource without a sign of it in its version.
+//     Endpoints that it brings along and that do not exist any more stay until nothing
+//     of the client can refer to them.
 //
 // Non-goals: authentication, deciding what a proxy is to have, sending.
 package serve
