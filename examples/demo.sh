@@ -173,7 +173,7 @@ denial() {
   local denied
   say "They know each other by certificates: a permission denies web, and its error names it"
   printf '$ web calls the backend until it is denied\n'
-  get --until "$1" --begun "$dir/begun" --since "$dir/written" &
+  get --until "$1" --begun "$dir/begun" --since "$dir/written" >"$dir/denied" &
   denied=$!
   pids+=($denied)
   await_file "$dir/begun"
@@ -182,9 +182,13 @@ denial() {
   MERIDIAN_CONFIG=$dir/global/admin.yaml "$bin/meridian" get mesh-traffic-permission no-web -m shop \
     -o 'jsonpath={.modificationTime}' >"$dir/written.new"
   mv "$dir/written.new" "$dir/written"
-  wait "$denied"
+  wait "$denied" || { cat "$dir/denied"; return 1; }
+  cat "$dir/denied"
   zone east inspect connection -m shop --from web-1 --to backend-v1 --expect denied
   zone east why backend-v1 MeshTrafficPermission -m shop --from kuma.io/service=web
+  if [ "$proxy" = grpc ]; then # what Envoy's log has of a denial is not in its answer
+    grep failed "$dir/denied" | zone east why backend-v1 -m shop --from kuma.io/service=web --log -
+  fi
 
   say "Without that permission, web is allowed again"
   global delete mesh-traffic-permission no-web -m shop
