@@ -112,6 +112,24 @@ func enoughFiles(b *testing.B) {
 	}
 }
 
+// proxyDialer returns what connects a proxy of the mesh to a zone, with the token of a
+// dataplane, each time over a connection of its own.
+func proxyDialer(b *testing.B, g *global, z *zone) func() (*grpc.ClientConn, error) {
+	b.Helper()
+	issued, err := g.api.tokens.GenerateDataplaneToken(b.Context(), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", ValidForSeconds: 3600})
+	require.NoError(b, err)
+	contexts, err := clientconfig.LoadContexts(filepath.Join(z.dir, "admin.yaml"))
+	require.NoError(b, err)
+	server, err := contexts.Get("")
+	require.NoError(b, err)
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
+	require.NoError(b, err)
+	return func() (*grpc.ClientConn, error) {
+		return grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
+			grpc.WithPerRPCCredentials(token.Credentials(issued.GetToken(), false)), grpc.WithReadBufferSize(4<<10))
+	}
+}
+
 // fleet is many proxies.
 type fleet struct {
 	took time.Duration
@@ -128,25 +146,14 @@ type fleet struct {
 // each has its configuration.
 func connectFleet(b *testing.B, g *global, z *zone, connections int) *fleet {
 	b.Helper()
-	issued, err := g.api.tokens.GenerateDataplaneToken(b.Context(), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", ValidForSeconds: 3600})
-	require.NoError(b, err)
-	contexts, err := clientconfig.LoadContexts(filepath.Join(z.dir, "admin.yaml"))
-	require.NoError(b, err)
-	server, err := contexts.Get("")
-	require.NoError(b, err)
-	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
-	require.NoError(b, err)
 	c := &fleet{arrivals: make(chan time.Time, streams), returned: make(chan struct{}, streams)}
 	ctx, cancel := context.WithCancel(b.Context())
 	var following sync.WaitGroup
 	began := time.Now()
-	c.dial = func() (*grpc.ClientConn, error) {
-		return grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
-			grpc.WithPerRPCCredentials(token.Credentials(issued.GetToken(), false)),
-			grpc.WithReadBufferSize(4<<10))
-	}
+	c.dial = proxyDialer(b, g, z)
 	conns := make([]*grpc.ClientConn, connections)
 	for i := range conns {
+		var err error
 		conns[i], err = c.dial()
 		require.NoError(b, err)
 	}

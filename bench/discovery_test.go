@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -20,9 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/authn/token"
-	"meridian/internal/clientconfig"
-	"meridian/internal/pki"
 	"meridian/internal/xds"
 )
 
@@ -171,23 +167,14 @@ func (c *xdsClient) target() string {
 // each has what its target needs, as far as it does not have it already.
 func (c *xdsClients) connect(b *testing.B, g *global, z *zone) {
 	b.Helper()
-	issued, err := g.api.tokens.GenerateDataplaneToken(b.Context(), &meridianv1.GenerateDataplaneTokenRequest{Mesh: "default", ValidForSeconds: 3600})
-	require.NoError(b, err)
-	contexts, err := clientconfig.LoadContexts(filepath.Join(z.dir, "admin.yaml"))
-	require.NoError(b, err)
-	server, err := contexts.Get("")
-	require.NoError(b, err)
-	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(server.CA), Source: z.dir})
-	require.NoError(b, err)
+	dial := proxyDialer(b, g, z)
 	began := time.Now()
 	var connecting errgroup.Group
 	connecting.SetLimit(64)
 	for _, one := range c.all {
 		connecting.Go(func() (err error) {
 			one.hangUp()
-			one.conn, err = grpc.NewClient(server.Addresses[0], grpc.WithTransportCredentials(transport),
-				grpc.WithPerRPCCredentials(token.Credentials(issued.GetToken(), false)), grpc.WithReadBufferSize(4<<10))
-			if err != nil {
+			if one.conn, err = dial(); err != nil {
 				return err
 			}
 			if err := one.connect(b.Context()); err != nil {

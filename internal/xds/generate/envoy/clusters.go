@@ -148,12 +148,6 @@ func common(cluster *clusterv3.Cluster) *clusterv3.Cluster_CommonLbConfig {
 	return cluster.CommonLbConfig
 }
 
-// The bounds of a hash ring that Envoy accepts, and its smallest ring by default.
-const (
-	maxRing = 8 << 20
-	minRing = 1024
-)
-
 // setLoadBalancer says how a cluster's endpoints are chosen: in turns when nothing else
 // is written.
 func setLoadBalancer(cluster *clusterv3.Cluster, c *generate.Conf) (origins []xds.Origin) {
@@ -168,41 +162,12 @@ func setLoadBalancer(cluster *clusterv3.Cluster, c *generate.Conf) (origins []xd
 		cluster.LbPolicy = clusterv3.Cluster_MAGLEV
 		origins = c.Origin("/lbPolicy", at+"/maglev")
 	case c.Has(at + "/leastRequest"):
-		cluster.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
-		origins = c.Origin("/lbPolicy", at+"/leastRequest")
-		if n, ok := c.Number(at + "/leastRequest/choiceCount"); ok {
-			cluster.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
-				ChoiceCount: wrapperspb.UInt32(max(2, uint32(n))),
-			}}
-			origins = append(origins, c.Origin("/leastRequestLbConfig/choiceCount", at+"/leastRequest/choiceCount")...)
-		}
+		origins = generate.LeastRequest(cluster, c)
 	case c.Has(at + "/ringHash"):
-		cluster.LbPolicy = clusterv3.Cluster_RING_HASH
-		origins = c.Origin("/lbPolicy", at+"/ringHash")
-		ring := &clusterv3.Cluster_RingHashLbConfig{}
+		origins = generate.RingHash(cluster, c)
 		if value, ok := c.Get(at + "/ringHash/hashFunction"); ok && value == "MURMUR_HASH_2" {
-			ring.HashFunction = clusterv3.Cluster_RingHashLbConfig_MURMUR_HASH_2
+			cluster.GetRingHashLbConfig().HashFunction = clusterv3.Cluster_RingHashLbConfig_MURMUR_HASH_2
 			origins = append(origins, c.Origin("/ringHashLbConfig/hashFunction", at+"/ringHash/hashFunction")...)
-		}
-		least, hasLeast := c.Number(at + "/ringHash/minRingSize")
-		most, hasMost := c.Number(at + "/ringHash/maxRingSize")
-		if hasLeast || hasMost {
-			if !hasLeast {
-				least = minRing
-			}
-			if !hasMost {
-				most = maxRing
-			}
-			most = min(max(most, 1), maxRing)
-			ring.MinimumRingSize = wrapperspb.UInt64(uint64(min(max(least, 1), most)))
-			ring.MaximumRingSize = wrapperspb.UInt64(uint64(most))
-		}
-		cluster.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: ring}
-		if hasLeast {
-			origins = append(origins, c.Origin("/ringHashLbConfig/minimumRingSize", at+"/ringHash/minRingSize")...)
-		}
-		if hasMost {
-			origins = append(origins, c.Origin("/ringHashLbConfig/maximumRingSize", at+"/ringHash/maxRingSize")...)
 		}
 	}
 	return origins

@@ -186,12 +186,6 @@ func setBreaker(cluster *clusterv3.Cluster, c *generate.Conf) (origins []xds.Ori
 	return origins
 }
 
-// The bounds of a hash ring that a client accepts, and its smallest ring by default.
-const (
-	maxRing = 8 << 20
-	minRing = 1024
-)
-
 // setLoadBalancer says how a cluster's endpoints are chosen: in turns when nothing else
 // is written, and for what a client does not have.
 func setLoadBalancer(cluster *clusterv3.Cluster, c *generate.Conf) (origins []xds.Origin) {
@@ -200,38 +194,9 @@ func setLoadBalancer(cluster *clusterv3.Cluster, c *generate.Conf) (origins []xd
 	case c.Has(at + "/roundRobin"):
 		origins = c.Origin("/lbPolicy", at+"/roundRobin")
 	case c.Has(at + "/leastRequest"):
-		cluster.LbPolicy = clusterv3.Cluster_LEAST_REQUEST
-		origins = c.Origin("/lbPolicy", at+"/leastRequest")
-		if n, ok := c.Number(at + "/leastRequest/choiceCount"); ok {
-			cluster.LbConfig = &clusterv3.Cluster_LeastRequestLbConfig_{LeastRequestLbConfig: &clusterv3.Cluster_LeastRequestLbConfig{
-				ChoiceCount: wrapperspb.UInt32(max(2, uint32(n))),
-			}}
-			origins = append(origins, c.Origin("/leastRequestLbConfig/choiceCount", at+"/leastRequest/choiceCount")...)
-		}
+		origins = generate.LeastRequest(cluster, c)
 	case c.Has(at + "/ringHash"):
-		cluster.LbPolicy = clusterv3.Cluster_RING_HASH
-		origins = c.Origin("/lbPolicy", at+"/ringHash")
-		least, hasLeast := c.Number(at + "/ringHash/minRingSize")
-		most, hasMost := c.Number(at + "/ringHash/maxRingSize")
-		ring := &clusterv3.Cluster_RingHashLbConfig{}
-		if hasLeast || hasMost {
-			if !hasLeast {
-				least = minRing
-			}
-			if !hasMost {
-				most = maxRing
-			}
-			most = min(max(most, 1), maxRing)
-			ring.MinimumRingSize = wrapperspb.UInt64(uint64(min(max(least, 1), most)))
-			ring.MaximumRingSize = wrapperspb.UInt64(uint64(most))
-		}
-		cluster.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: ring}
-		if hasLeast {
-			origins = append(origins, c.Origin("/ringHashLbConfig/minimumRingSize", at+"/ringHash/minRingSize")...)
-		}
-		if hasMost {
-			origins = append(origins, c.Origin("/ringHashLbConfig/maximumRingSize", at+"/ringHash/maxRingSize")...)
-		}
+		origins = generate.RingHash(cluster, c)
 	}
 	return origins
 }
