@@ -190,12 +190,13 @@ func setHealthChecks(cluster *clusterv3.Cluster, c *generate.Conf, protocol worl
 	var origins []xds.Origin
 	for _, checker := range []struct {
 		field  policy.Pointer
+		made   string // of it, in the configuration of Envoy
 		spoken bool
 		set    func(*corev3.HealthCheck) error
 	}{
-		{"/grpc", protocol == world.GRPC || protocol == world.HTTP2, func(check *corev3.HealthCheck) error { setGRPCCheck(check, c); return nil }},
-		{"/http", protocol != world.TCP, func(check *corev3.HealthCheck) error { return setHTTPCheck(check, c, protocol) }},
-		{"/tcp", true, func(check *corev3.HealthCheck) error { return setTCPCheck(check, c) }},
+		{"/grpc", "grpcHealthCheck", protocol == world.GRPC || protocol == world.HTTP2, func(check *corev3.HealthCheck) error { setGRPCCheck(check, c); return nil }},
+		{"/http", "httpHealthCheck", protocol != world.TCP, func(check *corev3.HealthCheck) error { return setHTTPCheck(check, c, protocol) }},
+		{"/tcp", "tcpHealthCheck", true, func(check *corev3.HealthCheck) error { return setTCPCheck(check, c) }},
 	} {
 		if !checker.spoken || !on(checker.field) {
 			continue
@@ -206,7 +207,7 @@ func setHealthChecks(cluster *clusterv3.Cluster, c *generate.Conf, protocol worl
 			return nil, err
 		}
 		at := "/healthChecks/" + strconv.Itoa(len(cluster.GetHealthChecks()))
-		origins = append(origins, c.Origin(at+"/"+check.GetName()+"HealthCheck", checker.field)...)
+		origins = append(origins, c.Origin(at+"/"+checker.made, checker.field)...)
 		origins = append(origins, setTiming(check, c, at)...)
 		cluster.HealthChecks = append(cluster.HealthChecks, check)
 	}
