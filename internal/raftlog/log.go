@@ -194,32 +194,44 @@ func (s *Log) GetLog(index uint64, log *raft.Log) error {
 // getWhole is GetLog of an entry with its data, from the disk. Without another file that
 // may be opened it waits for one while raft runs.
 func (s *Log) getWhole(index uint64, log *raft.Log) error {
-	read := func() error { return s.guard(func() error { return s.readLog(index, log) }) }
-	err := read()
+	err := s.readBound(index, log)
 	for isShortage(err) {
 		if !s.running.Load() {
 			return err
 		}
 		select {
 		case <-time.After(shortageRetry):
-			err = read()
+			err = s.readBound(index, log)
 		case <-s.host.Closing():
 			return s.neverReturn(err)
 		}
 	}
-	if errors.Is(err, raft.ErrLogNotFound) {
-		s.mu.Lock()
-		first, last := s.first, s.last
-		s.mu.Unlock()
-		if index < first || index > last {
-			return err
-		}
-		err = corruptLog(s.path, fmt.Errorf("entry %d is missing between %d and %d", index, first, last))
-	}
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, raft.ErrLogNotFound) {
+		return err
 	}
 	return s.neverReturn(s.failed(err))
+}
+
+// readBound is readLog, and knows an entry that is missing from one that the log does
+// not hold.
+func (s *Log) readBound(index uint64, log *raft.Log) error {
+	read := func() error { return s.guard(func() error { return s.readLog(index, log) }) }
+	err := read()
+	if !errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	// The end of the log may have been cut off before the read, and written again since.
+	// What is within the bounds is in the file: they are narrowed before entries are
+	// removed and widened after entries were written, and stay as they are meanwhile.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if index < s.first || index > s.last {
+		return err
+	}
+	if err = read(); errors.Is(err, raft.ErrLogNotFound) {
+		err = corruptLog(s.path, fmt.Errorf("entry %d is missing between %d and %d", index, s.first, s.last))
+	}
+	return err
 }
 
 func (s *Log) readLog(index uint64, log *raft.Log) error {

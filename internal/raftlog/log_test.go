@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -293,4 +294,60 @@ func TestWhatTellsThatADiskIsSlow(t *testing.T) {
 		require.NoError(t, log.DeleteRange(15, 20))
 		require.Zero(t, log.Slowest())
 	})
+}
+
+// changingFile is changed by another each time that an entry is not found.
+type changingFile struct {
+	LogFile
+	changes []func()
+}
+
+func (f *changingFile) GetLog(index uint64, log *raft.Log) error {
+	err := f.LogFile.GetLog(index, log)
+	if errors.Is(err, raft.ErrLogNotFound) && len(f.changes) > 0 {
+		change := f.changes[0]
+		f.changes = f.changes[1:]
+		change()
+	}
+	return err
+}
+
+// TestAnEntryIsWrittenAfterItWasNotFound: an entry that another goroutine cuts off and
+// writes again while it is read is no damage. One that is missing is.
+func TestAnEntryIsWrittenAfterItWasNotFound(t *testing.T) {
+	log := openTestLog(t, t.TempDir())
+	file := &changingFile{LogFile: log.file}
+	log.file = file
+	again := &raft.Log{Index: 9, Term: 7, Type: raft.LogCommand, Data: []byte("another")}
+	write := func() { require.NoError(t, log.StoreLog(again)) }
+	cut := func() { require.NoError(t, log.DeleteRange(9, 9)) }
+	lose := func() { require.NoError(t, file.LogFile.DeleteRange(9, 9)) }
+	require.NoError(t, log.StoreLogs(entries(1, 8)))
+
+	for _, c := range []struct {
+		name    string
+		changes []func()
+		want    error
+	}{
+		{"it is written", []func(){write}, nil},
+		{"it is written twice", []func(){func() { write(); cut(); write() }}, nil},
+		{"it is written and cut off", []func(){func() { write(); cut() }}, raft.ErrLogNotFound},
+		{"it is not written", nil, raft.ErrLogNotFound},
+		{"it is written and lost", []func(){func() { write(); lose() }}, ErrCorrupt},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, last, err := log.Bounds(); err == nil && last == 9 {
+				cut()
+			}
+			file.changes = c.changes
+			var got raft.Log
+			require.ErrorIs(t, log.getWhole(9, &got), c.want)
+			require.Empty(t, file.changes)
+			if c.want == nil {
+				require.Equal(t, again.Term, got.Term)
+				require.Equal(t, again.Data, got.Data)
+			}
+			require.Equal(t, errors.Is(c.want, ErrCorrupt), log.Failure() != nil)
+		})
+	}
 }
