@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	matchingv3 "github.com/cncf/xds/go/xds/type/matcher/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -346,20 +347,31 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 	}
 	origins := append(from, behind(logs.origins, len(limited))...)
 	if protocol == world.TCP {
+		var decide []*matchingv3.Matcher
+		var listed []string
+		if b.settings.Certified() {
+			c, err := newCompiler(b.Mesh, b.settings.Revoked)
+			if err != nil {
+				return err
+			}
+			if decide, listed, err = c.withNames(lists); err != nil {
+				return err
+			}
+		}
 		filters = func(statistics string, certified bool) ([]*listenerv3.Filter, error) {
 			t := &tcpv3.TcpProxy{StatPrefix: statistics, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: in.cluster}, AccessLog: logs.list}
 			if !certified {
 				made, err := filterOf(t)
 				return append(slices.Clone(limited), made), err
 			}
-			guarding, err := connections(b.Mesh, b.settings.Revoked, lists, statistics, t)
+			guarding, err := connections(decide, listed, statistics, t)
 			if err != nil {
 				return nil, err
 			}
 			made, err := filterOf(t)
 			return slices.Concat(limited, guarding, []*listenerv3.Filter{made}), err
 		}
-		if listed := allowedNames(b.Mesh, lists); listed != nil {
+		if listed != nil {
 			names = listed
 		}
 		if b.settings.Certified() {

@@ -34,6 +34,11 @@ const (
 	maxEntries = 20_000
 	// maxBytes bounds them as they are sent.
 	maxBytes = 3 << 20
+	// maxNamed bounds them with the names that are allowed in the handshake, which are in
+	// the same listener.
+	maxNamed = maxBytes + 512<<10
+	// nameBytes is what a name takes in a listener besides its expression.
+	nameBytes = 16
 	// maxEarly bounds what a caller may send before it is decided on and the application
 	// is connected to, in bytes.
 	maxEarly = 64 << 10
@@ -91,6 +96,28 @@ func (c *compiler) lists(lists []permission.List) ([]*matchingv3.Matcher, error)
 		made = append(made, m)
 	}
 	return made, nil
+}
+
+// withNames makes a list of each list as lists does, and the expressions of allowedNames: none
+// where every caller is denied because the two are too large.
+func (c *compiler) withNames(lists []permission.List) ([]*matchingv3.Matcher, []string, error) {
+	names := allowedNames(c.mesh, lists)
+	made, err := c.lists(lists)
+	if err != nil || names == nil {
+		return made, nil, err
+	}
+	bytes := 0
+	for _, n := range names {
+		bytes += len(n) + nameBytes
+	}
+	for _, m := range made {
+		bytes += proto.Size(m)
+	}
+	if size(&lists[0]) > maxEntries || bytes > maxNamed {
+		made, err = c.closed(lists)
+		return made, nil, err
+	}
+	return made, names, nil
 }
 
 // size is how many comparisons a list comes to.
@@ -285,27 +312,19 @@ func overrides(mesh resource.MeshName, revoked *world.Revoked, lists []permissio
 // connections are the filters that decide about the connections of an inbound without
 // HTTP, to be put before the proxy t.
 //
-// Envoy decides when a caller sends something. Where allowedNames has expressions, they
+// Envoy decides when a caller sends something. Where withNames has expressions, they
 // decide in the handshake, and an application that is the first to send something is
 // connected to after it. Otherwise it is connected to when the caller has sent something.
 // Either way nothing of it is seen by who is denied.
-func connections(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List, statistics string, t *tcpv3.TcpProxy) (before []*listenerv3.Filter, err error) {
-	c, err := newCompiler(mesh, revoked)
-	if err != nil {
-		return nil, err
-	}
-	made, err := c.lists(lists)
-	if err != nil {
-		return nil, err
-	}
-	for i, m := range made {
+func connections(decide []*matchingv3.Matcher, names []string, statistics string, t *tcpv3.TcpProxy) (before []*listenerv3.Filter, err error) {
+	for i, m := range decide {
 		packed, err := xds.Pack(&networkrbacv3.RBAC{StatPrefix: statistics + "_", Matcher: m})
 		if err != nil {
 			return nil, err
 		}
 		before = append(before, &listenerv3.Filter{Name: permissionsFilter(i), ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed}})
 	}
-	if allowedNames(mesh, lists) != nil {
+	if names != nil {
 		t.UpstreamConnectMode, t.MaxEarlyDataBytes = tcpv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE, wrapperspb.UInt32(0)
 		return before, nil
 	}

@@ -11,6 +11,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/stretchr/testify/require"
@@ -146,6 +147,32 @@ func TestPermissionsAreBounded(t *testing.T) {
 		for r := range set.All() {
 			require.Less(t, len(r.Body), 4<<20)
 		}
+	}
+}
+
+// The names for the handshake count: where they and the permissions are more than a
+// listener takes, callers of that inbound are denied, and the others are served.
+func TestNamesForTheHandshakeAreBounded(t *testing.T) {
+	for policies, open := range map[int]bool{7: true, 8: false} {
+		w := callee(t, "STRICT", httpInbound+","+tcpInbound)
+		for p := range policies {
+			var from []string
+			for i := range 1000 {
+				from = append(from, fmt.Sprintf(`{"targetRef":{"kind":"MeshService","name":"s%d-%d"},"default":{"action":"ALLOW"}}`, p, i))
+			}
+			put(t, w, resource.KindMeshTrafficPermission, fmt.Sprintf("p%d", p), `{"targetRef":{"kind":"Mesh"},"from":[`+strings.Join(from, ",")+`]}`)
+		}
+		set := generate(t, w, "backend-1")
+		require.Empty(t, set.Withheld)
+		require.NotNil(t, decides(t, set, "in_80")[0].GetMatcherList(), "requests have no names for the handshake")
+		chain := listener(t, set, "in_81").GetFilterChains()[0]
+		var rbac networkrbacv3.RBAC
+		require.NoError(t, chain.GetFilters()[0].GetTypedConfig().UnmarshalTo(&rbac))
+		require.Equal(t, open, rbac.GetMatcher().GetMatcherList() != nil)
+		require.Equal(t, !open, strings.Contains(string(rbac.GetMatcher().GetOnNoMatch().GetAction().GetTypedConfig().GetValue()), "too-many-permissions"))
+		var proxy tcpv3.TcpProxy
+		require.NoError(t, chain.GetFilters()[1].GetTypedConfig().UnmarshalTo(&proxy))
+		require.Equal(t, open, proxy.GetUpstreamConnectMode() == tcpv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE, "nothing of the application is heard by who is denied")
 	}
 }
 
