@@ -274,4 +274,9 @@ var all = []mutant{
 		edits: []edit{{"filters = append(filters, &httpv3.HttpFilter{Name: f.name,", "if f.name == allowFilter {\n\t\t\tcontinue\n\t\t}\n\t\tfilters = append(filters, &httpv3.HttpFilter{Name: f.name,"}},
 		pkg:   "./internal/xds/generate/grpc", run: "TestServersDecideAsTheAnswerSays",
 	},
+	{
+		name: "envoy-without-guards", breaks: "an inbound of Envoy refuses whom permissions deny",
+		edits: []edit{{"for i := range lists {\n\t\tfilters = append(filters, &httpv3.HttpFilter{Name: permissionsFilter(i)", "for i := range 0 * lists {\n\t\tfilters = append(filters, &httpv3.HttpFilter{Name: permissionsFilter(i)"}},
+		pkg:   "./internal/xds/generate/envoy", run: "TestInboundsDemandCertificates",
+	},
 }
