@@ -199,7 +199,7 @@ func openBolt(path string, opts *bbolt.Options) (boltFile, error) {
 	if err != nil {
 		return boltFile{}, boltError(path, err)
 	}
-	return boltFile{BoltStore: store, path: path, syncDir: atomicfile.SyncDir, readFile: os.ReadFile}, nil
+	return boltFile{BoltStore: store, path: path, disk: systemDisk}, nil
 }
 
 // boltError tells damage from a file that cannot be opened: a file system's

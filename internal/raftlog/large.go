@@ -32,10 +32,19 @@ const (
 type boltFile struct {
 	*raftboltdb.BoltStore
 	path string
-	// syncDir is atomicfile.SyncDir and readFile os.ReadFile, except in tests.
+	// disk are the calls on the files of large entries.
+	disk largeDisk
+}
+
+// largeDisk are calls of the system, which tests replace.
+type largeDisk struct {
+	sync     func(f *os.File) error
 	syncDir  func(dir string) error
 	readFile func(path string) ([]byte, error)
+	remove   func(path string) error
 }
+
+var systemDisk = largeDisk{sync: (*os.File).Sync, syncDir: atomicfile.SyncDir, readFile: os.ReadFile, remove: os.Remove}
 
 // large is the directory of the files.
 func (b boltFile) large() string { return filepath.Join(filepath.Dir(b.path), largeDir) }
@@ -65,7 +74,7 @@ func (b boltFile) StoreLogs(logs []*raft.Log) error {
 		out[i], written = &named, append(written, name)
 	}
 	if len(written) > 0 {
-		err := b.syncDir(b.large())
+		err := b.disk.syncDir(b.large())
 		if isShortage(err) { // as in writeLarge
 			b.remove(written)
 			return b.BoltStore.StoreLogs(logs)
@@ -96,7 +105,7 @@ func (b boltFile) writeLarge(log *raft.Log) (name string, err error) {
 	_, err = f.Write(log.Data)
 	full := isNoSpace(err)
 	if err == nil {
-		err = f.Sync()
+		err = b.disk.sync(f)
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		return name, nil
@@ -116,7 +125,7 @@ func largePrefix(log *raft.Log) string { return fmt.Sprintf("%d-%d-", log.Index,
 // start.
 func (b boltFile) remove(names []string) {
 	for _, name := range names {
-		_ = os.Remove(filepath.Join(b.large(), name))
+		_ = b.disk.remove(filepath.Join(b.large(), name))
 	}
 }
 
@@ -132,7 +141,7 @@ func (b boltFile) GetLog(index uint64, log *raft.Log) error {
 		if !strings.HasPrefix(name, largePrefix(log)) || strings.ContainsRune(name, filepath.Separator) {
 			return fmt.Errorf("its data is in a file with the name %q", name)
 		}
-		data, err := b.readFile(filepath.Join(b.large(), name))
+		data, err := b.disk.readFile(filepath.Join(b.large(), name))
 		if errors.Is(err, fs.ErrNotExist) && name != missing {
 			missing = name
 			continue

@@ -239,7 +239,7 @@ func noFile(op, path string) error { return &fs.PathError{Op: op, Path: path, Er
 func TestNoFileToSyncALargeEntry(t *testing.T) {
 	dir := t.TempDir()
 	log := openTestLog(t, dir)
-	withFiles(t, log, func(b *boltFile) { b.syncDir = func(dir string) error { return noFile("open", dir) } })
+	withFiles(t, log, func(b *boltFile) { b.disk.syncDir = func(dir string) error { return noFile("open", dir) } })
 	require.NoError(t, log.StoreLog(largeLog(1, 3, 1)))
 	require.Empty(t, ownFiles(t, dir))
 	var got raft.Log
@@ -289,7 +289,7 @@ func TestNoFileToReadALargeEntry(t *testing.T) {
 	require.NoError(t, log.StoreLog(largeLog(1, 3, 1)))
 	attempts, enough := 0, 4
 	withFiles(t, log, func(b *boltFile) {
-		b.readFile = func(path string) ([]byte, error) {
+		b.disk.readFile = func(path string) ([]byte, error) {
 			if attempts++; attempts < enough {
 				return nil, noFile("open", path)
 			}
@@ -336,7 +336,7 @@ func TestALargeEntryThatIsReplacedWhileItIsRead(t *testing.T) {
 			next.Data = next.Data[:size]
 			turned := false
 			withFiles(t, log, func(b *boltFile) {
-				b.readFile = func(path string) ([]byte, error) {
+				b.disk.readFile = func(path string) ([]byte, error) {
 					if !turned {
 						turned = true
 						require.NoError(t, log.DeleteRange(2, 2))
