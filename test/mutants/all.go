@@ -180,6 +180,32 @@ var all = []mutant{
 		pkg:   "./internal/raftlog", run: "TestLargeEntriesAreWrittenOnce",
 	},
 	{
+		name: "large-entry-unsynced", breaks: "I1: the file of an entry is on the disk before the entry",
+		edits: []edit{{"if err == nil {\n\t\terr = b.disk.sync(f)\n\t}\n", ""}},
+		pkg:   "./internal/raftlog", run: "TestPowerLossAndLargeEntries",
+	},
+	{
+		name: "large-entry-unnamed", breaks: "I1: the name of an entry's file is on the disk before the entry",
+		edits: []edit{{"err := b.disk.syncDir(b.large())", "err := error(nil)"}},
+		pkg:   "./internal/raftlog", run: "TestPowerLossAndLargeEntries",
+	},
+	{
+		name: "large-file-after-entry", breaks: "I1: the file of an entry is on the disk before the entry, not after it",
+		edits: []edit{
+			{"\tif len(written) > 0 {\n\t\terr := b.disk.syncDir(b.large())", "\terr := b.BoltStore.StoreLogs(out)\n\tif len(written) > 0 {\n\t\terr := b.disk.syncDir(b.large())"},
+			{"\terr := b.BoltStore.StoreLogs(out)\n\tif isNoSpace(err)", "\tif isNoSpace(err)"},
+		},
+		pkg: "./internal/raftlog", run: "TestPowerLossAndLargeEntries",
+	},
+	{
+		name: "large-file-removed-first", breaks: "I1: the file of an entry is removed after the entry",
+		edits: []edit{
+			{"\tif err := b.BoltStore.DeleteRange(first, last); err != nil {\n\t\treturn err\n\t}\n\tnames, _", "\tnames, _"},
+			{"b.remove([]string{name})\n\t\t}\n\t}\n\treturn nil\n", "b.remove([]string{name})\n\t\t}\n\t}\n\treturn b.BoltStore.DeleteRange(first, last)\n"},
+		},
+		pkg: "./internal/raftlog", run: "TestPowerLossAndLargeEntries",
+	},
+	{
 		name: "empty-batch-ends-restore", breaks: "a restore is interrupted by changes only",
 		edits: []edit{{"if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n", "if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n\ts.restoring = nil\n"}},
 		pkg:   "./internal/store", run: "TestNothingDoesNotInterruptARestore",
