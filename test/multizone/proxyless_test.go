@@ -215,6 +215,9 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 	east.await("the client to be back", func() bool {
 		return strings.Count(east.command("proxy", "status", "web-1").stdout, "SYNCED") == 4
 	})
+	east.await("the agent of the server to be back", func() bool {
+		return strings.Contains(east.command("inspect", "dataplane", "backend-1").stdout, "proxy online")
+	})
 	route("v1")
 	answers("v1")
 	close(stop)
