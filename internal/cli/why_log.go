@@ -59,7 +59,9 @@ var grpcDenied = regexp.MustCompile(`incoming RPC (?:matched a deny policy "((?:
 
 // readDenial reads a line of a log. The error says why it is not one of a denial.
 func readDenial(text string) (denial, error) {
-	if m := grpcDenied.FindStringSubmatch(text); m != nil {
+	// A line of Envoy has what callers write, which may look like such an error.
+	object := strings.HasPrefix(strings.TrimSpace(text), "{")
+	if m := grpcDenied.FindStringSubmatch(text); m != nil && !object {
 		d := denial{By: m[1]}
 		if whole, err := strconv.Unquote(`"` + m[1] + `"`); err == nil {
 			d.By = whole

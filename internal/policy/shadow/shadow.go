@@ -11,7 +11,6 @@ package shadow
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -79,13 +78,12 @@ type Trial struct {
 	tried map[resource.Key]bool
 	// matcher matches permissions as if none had the label; nil while none has.
 	matcher *policy.Matcher
-	touched map[resource.Key]bool
 }
 
 // New returns a trial of the permissions that some engines match: those that leave
 // nothing out.
 func New(engines ...policy.Engine) *Trial {
-	t := &Trial{tried: map[resource.Key]bool{}, touched: map[resource.Key]bool{}}
+	t := &Trial{tried: map[resource.Key]bool{}}
 	for _, e := range engines {
 		t.engines = append(t.engines, permissions{e})
 	}
@@ -96,7 +94,6 @@ func New(engines ...policy.Engine) *Trial {
 func (t *Trial) Reset(view policy.View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.placed()
 	clear(t.tried)
 	for _, kind := range resource.Permissions() {
 		for r := range view.List(kind, "") {
@@ -116,14 +113,11 @@ func (t *Trial) Update(view policy.View, changed []resource.Key) {
 	}
 	switch {
 	case len(t.tried) == 0:
-		t.placed()
 		t.matcher = nil
 	case t.matcher == nil:
 		t.begin(view)
 	default:
-		for _, touch := range t.matcher.Update(view, changed) {
-			t.touched[touch.Dataplane] = true
-		}
+		t.matcher.Update(view, changed)
 	}
 }
 
@@ -147,30 +141,6 @@ func (t *Trial) begin(view policy.View) {
 	}
 	t.matcher = policy.NewMatcher(t.engines...)
 	t.matcher.Reset(view)
-	t.placed()
-}
-
-// placed touches the dataplanes that the trial concerns.
-func (t *Trial) placed() {
-	if t.matcher == nil {
-		return
-	}
-	_ = t.matcher.Read(func(r *policy.Reading) error { // do returns no error
-		for key := range r.Dataplanes("") {
-			t.touched[key] = true
-		}
-		return nil
-	})
-}
-
-// Drain returns the dataplanes of which what is tried has changed since it was last
-// called, in order.
-func (t *Trial) Drain() []resource.Key {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	keys := slices.SortedFunc(maps.Keys(t.touched), resource.Key.Compare)
-	clear(t.touched)
-	return keys
 }
 
 // Rules returns the permissions on a dataplane as if those that are tried were in effect;
