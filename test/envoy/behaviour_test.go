@@ -3,6 +3,7 @@ package envoy
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,6 +52,7 @@ func (s *scene) show(of string, put func(*behaviour) store.Op, list []behaviour)
 			require.Empty(t, z.settle(of))
 			b.shown(&scene{t, c, z, s.envoy, s.one, s.two})
 			z.apply(store.Delete(op.Key))
+			require.Empty(t, z.settle(of)) // so that the next one does not meet it
 		})
 		z.t, c.t = s.T, s.T
 	}
@@ -66,9 +68,18 @@ func (s *server) reset() {
 }
 
 // onOutbounds runs behaviours on the Envoy of web, whose outbound is to backend.
-func onOutbounds(t *testing.T, protocol string, list []behaviour) {
+func onOutbounds(t *testing.T, protocol string, list []behaviour) { outbounds(t, protocol, list) }
+
+// onCalls is onOutbounds with requests that are gRPC calls.
+func onCalls(t *testing.T, protocol string, list []behaviour) {
+	outbounds(t, protocol, list, "Content-Type", "application/grpc")
+}
+
+// outbounds is onOutbounds with headers in every request.
+func outbounds(t *testing.T, protocol string, list []behaviour, headers ...string) {
 	one, two := start(t, "one"), start(t, "two")
 	z, c, e := outboundOf(t, protocol, one, two)
+	c.headers = headers
 	s := &scene{t, c, z, e, one, two}
 	s.show("web-1", func(b *behaviour) store.Op {
 		if d, _ := resource.Describe(b.kind); d.Class == resource.TargetRef || d.Class == resource.SourceDestination {
@@ -312,7 +323,7 @@ func (s *scene) bounded() {
 
 // An endpoint is called while it passes every check.
 var checks = []behaviour{
-	{resource.KindMeshHealthCheck, "http.path http.expectedStatuses tcp", `{"interval":"20ms","timeout":"60s","unhealthyThreshold":1,"tcp":{},"http":{"path":"/","expectedStatuses":[500]},"healthyPanicThreshold":0}`, func(s *scene) {
+	{resource.KindMeshHealthCheck, "http.path http.expectedStatuses", `{"interval":"20ms","timeout":"60s","unhealthyThreshold":1,"tcp":{},"http":{"path":"/","expectedStatuses":[500]},"healthyPanicThreshold":0}`, func(s *scene) {
 		s.until("/", status(http.StatusServiceUnavailable))
 	}},
 	{resource.KindMeshHealthCheck, "tcp.send tcp.receive", `{"interval":"20ms","timeout":"50ms","unhealthyThreshold":1,"tcp":{"send":"eA0KDQo=","receive":["UE9ORw=="]},"http":{"path":"/"},"healthyPanicThreshold":0}`, func(s *scene) {
@@ -323,14 +334,45 @@ var checks = []behaviour{
 	}},
 }
 
-func TestChecks(t *testing.T) { onOutbounds(t, "http", checks) }
+// group is behaviours that one Envoy shows, one after the other.
+type group struct {
+	name     string
+	show     func(*testing.T, string, []behaviour)
+	protocol string
+	list     []behaviour
+}
 
-func TestFaultsOfCallers(t *testing.T)    { onOutbounds(t, "http", faultsOnOutbounds) }
-func TestFaultsOfInbounds(t *testing.T)   { onInbounds(t, "http", faultsOnInbounds) }
-func TestLimitsOfCallers(t *testing.T)    { onOutbounds(t, "http", limitBehaviours("")) }
-func TestLimitsOfInbounds(t *testing.T)   { onInbounds(t, "http", limitsOnInbounds) }
-func TestConnectionLimits(t *testing.T)   { onInbounds(t, "tcp", connectionLimits) }
-func TestBreakersOfInbounds(t *testing.T) { onInbounds(t, "http", breakersOnInbounds) }
+// groups are all behaviours.
+func groups() []group {
+	httpRoute, grpcRoute, meshRoute := shapes[resource.KindHTTPRoute], shapes[resource.KindGRPCRoute], shapes[resource.KindMeshTrafficRoute]
+	return []group{
+		{"checks", onOutbounds, "http", checks},
+		{"faults of callers", onOutbounds, "http", faultsOnOutbounds},
+		{"faults of inbounds", onInbounds, "http", faultsOnInbounds},
+		{"limits of callers", onOutbounds, "http", limitBehaviours("")},
+		{"limits of inbounds", onInbounds, "http", limitsOnInbounds},
+		{"limits of connections", onInbounds, "tcp", connectionLimits},
+		{"breakers of inbounds", onInbounds, "http", breakersOnInbounds},
+		{"TrafficRoute", onOutbounds, "http", ofTrafficRoutes(resource.KindTrafficRoute)},
+		{"MeshTrafficRoute", onOutbounds, "http", slices.Concat(meshRoute.filters(), meshRoute.addresses(), meshRoute.destinations(), meshRoute.conditions(), ofTrafficRoutes(resource.KindMeshTrafficRoute))},
+		{"HTTPRoute", onOutbounds, "http", slices.Concat(httpRoute.ofRoutes(true), httpRoute.addresses(), httpRoute.conditions(), ruleTimeouts)},
+		{"GRPCRoute", onCalls, "grpc", slices.Concat(grpcRoute.ofRoutes(false), grpcRoute.calledBy())},
+		{"timeouts", onOutbounds, "http", timeouts},
+		{"timeouts of calls", onCalls, "grpc", timeoutsOfCalls},
+		{"timeouts of connections", onOutbounds, "tcp", timeoutsOfConnections},
+		{"retries", onOutbounds, "http", retries},
+		{"retries of calls", onCalls, "grpc", retriesOfCalls},
+		{"breakers", onOutbounds, "http", breakers},
+		{"checks of both generations", onOutbounds, "http", olderChecks},
+		{"checks of calls", onCalls, "grpc", checksOfCalls},
+	}
+}
+
+func TestBehaviours(t *testing.T) {
+	for _, g := range groups() {
+		t.Run(g.name, func(t *testing.T) { g.show(t, g.protocol, g.list) })
+	}
+}
 
 // Without mutual TLS nothing is known of callers: what holds for some of them has no
 // effect, also where it comes first.

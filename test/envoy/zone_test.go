@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -235,6 +236,14 @@ func (z *zone) pause() {
 	}
 }
 
+// waitFor waits until something holds that no request brings about.
+func (z *zone) waitFor(holds func() bool) {
+	z.t.Helper()
+	for !holds() {
+		z.pause()
+	}
+}
+
 // given are the ports that free has returned.
 var given sync.Map
 
@@ -310,14 +319,19 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	w.Header().Set("served-by", s.name)
+	w.Header().Set("protocol", r.Proto)
+	w.Header().Set("extra", "yes")
 	if r.Header.Get("Content-Type") == "application/grpc" { // an empty message, and that all is well
 		w.Header().Set("Content-Type", "application/grpc")
+		if status := s.status.Load(); status != 0 && s.fail.Add(-1) >= 0 {
+			w.Header().Set("Grpc-Status", strconv.Itoa(int(status)))
+			return
+		}
 		w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 		_, _ = w.Write(make([]byte, 5))
 		return
 	}
-	w.Header().Set("served-by", s.name)
-	w.Header().Set("protocol", r.Proto)
 	if status := s.status.Load(); status != 0 && s.fail.Add(-1) >= 0 {
 		w.WriteHeader(int(status))
 	}
@@ -333,14 +347,16 @@ type client struct {
 	t    *testing.T
 	http *http.Client
 	url  string
+	// headers are in every request: pairs of a name and a value.
+	headers []string
 }
 
 func newClient(t *testing.T, port int) *client {
 	transport := &http.Transport{MaxIdleConnsPerHost: 16}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &client{t, &http.Client{
+	return &client{t: t, http: &http.Client{
 		Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, "http://127.0.0.1:" + strconv.Itoa(port)}
+	}, url: "http://127.0.0.1:" + strconv.Itoa(port)}
 }
 
 // answer is what a request was answered.
@@ -356,8 +372,8 @@ func (c *client) try(method, path string, headers ...string) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		request.Header.Set(headers[i], headers[i+1])
+	for pair := range slices.Chunk(slices.Concat(c.headers, headers), 2) {
+		request.Header.Set(pair[0], pair[1])
 	}
 	response, err := c.http.Do(request)
 	if err != nil {

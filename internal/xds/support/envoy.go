@@ -1,6 +1,8 @@
 package support
 
 import (
+	"slices"
+
 	"meridian/internal/resource"
 )
 
@@ -31,12 +33,15 @@ var filterFields = []string{
 	"responseHeaderModifier.add[].value", "responseHeaderModifier.remove",
 }
 
-var ruleFilterFields = []string{
+var mirrorFields = []string{
 	"requestMirror.backendRef.group", "requestMirror.backendRef.kind", "requestMirror.backendRef.name", "requestMirror.backendRef.namespace", "requestMirror.backendRef.tags", "requestMirror.percentage",
+}
+
+var ruleFilterFields = append(slices.Clone(mirrorFields),
 	"requestRedirect.scheme", "requestRedirect.hostname", "requestRedirect.port", "requestRedirect.statusCode",
 	"requestRedirect.path.type", "requestRedirect.path.replaceFullPath", "requestRedirect.path.replacePrefixMatch",
 	"urlRewrite.hostname", "urlRewrite.path.type", "urlRewrite.path.replaceFullPath", "urlRewrite.path.replacePrefixMatch",
-}
+)
 
 var modifyFields = []string{
 	"http[].modify.path.rewritePrefix", "http[].modify.path.regex.pattern", "http[].modify.path.regex.substitution", "http[].modify.host.value",
@@ -235,7 +240,8 @@ var envoyTable = compile(
 	on(resource.KindGRPCRoute, Enforced, "", backendFields...),
 	on(resource.KindGRPCRoute, Unsupported, byName, "rules[].backendRefs[].port", "rules[].filters[].requestMirror.backendRef.port"),
 	on(resource.KindGRPCRoute, Enforced, neverHeaders, under("rules[].filters[]", filterFields)...),
-	on(resource.KindGRPCRoute, Enforced, "", under("rules[].filters[]", ruleFilterFields)...),
+	on(resource.KindGRPCRoute, Enforced, "", under("rules[].filters[]", mirrorFields)...),
+	on(resource.KindGRPCRoute, Unsupported, "a route with it is refused: it is not for gRPC calls", "rules[].filters[].requestRedirect", "rules[].filters[].urlRewrite"),
 	on(resource.KindGRPCRoute, Unsupported, failsClosed, "rules[].filters[].extensionRef"),
 	on(resource.KindGRPCRoute, Enforced, neverHeaders, under("rules[].backendRefs[].filters[]", filterFields)...),
 	on(resource.KindGRPCRoute, Unsupported, "of one share of the requests, Envoy changes headers only", "rules[].backendRefs[].filters[]"),

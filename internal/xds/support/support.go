@@ -9,6 +9,7 @@
 package support
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -62,6 +63,31 @@ func table(d xds.Dialect) map[resource.Kind][]row {
 		return envoyTable
 	}
 	return nil
+}
+
+// Row is a row of the table of a kind of proxy.
+type Row struct {
+	Kind resource.Kind
+	// From tells that it is about the items of from; else it is about the configuration
+	// elsewhere.
+	From bool
+	// Field is the place in what the kind configures, such as http[].delay.value; for kinds
+	// that configure nothing, in the spec. Empty: all of it.
+	Field string
+	Answer
+}
+
+// Rows returns every row of the table of a kind of proxy, in no order.
+func Rows(d xds.Dialect) iter.Seq[Row] {
+	return func(yield func(Row) bool) {
+		for kind, rows := range table(d) {
+			for _, r := range rows {
+				if !yield(Row{kind, r.direction == "from", strings.ReplaceAll(strings.Join(r.field, "."), ".[]", "[]"), r.Answer}) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Field returns the answer for a field of a kind's spec, as resource.Fields has its

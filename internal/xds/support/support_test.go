@@ -99,3 +99,18 @@ func TestAnswers(t *testing.T) {
 	_, ok = Field("other", resource.KindTimeout, "conf.connectTimeout")
 	require.False(t, ok, "nothing is said of what is not served")
 }
+
+// The rows have the fields as the table writes them.
+func TestRows(t *testing.T) {
+	rows := map[Row]bool{}
+	for r := range Rows(xds.Envoy) {
+		require.False(t, rows[r], "%v is there twice", r)
+		require.Equal(t, strings.Join(split(r.Field), "."), strings.ReplaceAll(r.Field, "[]", ".[]"))
+		rows[r] = true
+	}
+	require.True(t, rows[Row{resource.KindMeshHTTPFault, true, "http[].delay.value", Answer{Enforced, byCaller}}])
+	require.True(t, rows[Row{resource.KindMeshHTTPFault, false, "http[].delay.value", Answer{Enforced, ""}}])
+	for range Rows("other") {
+		t.Fatal("nothing is said of what is not served")
+	}
+}
