@@ -27,6 +27,10 @@ type MeshMTLS struct {
 	Backends       []MTLSBackend `json:"backends,omitzero" doc:"Certificate authorities to choose from."`
 }
 
+// BuiltinCA is the type of the backends whose certificates zones issue themselves, the
+// only one that they issue.
+const BuiltinCA = "builtin"
+
 // MTLSBackend is one certificate authority.
 type MTLSBackend struct {
 	Name      string          `json:"name,omitzero" required:"true" doc:"The backend's name in this mesh."`
@@ -171,6 +175,11 @@ func (m *Mesh) Validate(at Path, r *Report) {
 		names := make([]string, len(m.MTLS.Backends))
 		for i, b := range m.MTLS.Backends {
 			names[i] = b.Name
+			if b.Name == m.MTLS.EnabledBackend && b.Name != "" && b.Type != BuiltinCA && b.Type != "" {
+				r.Warnf(at.Field("mtls").Field("backends").Index(i).Field("type"),
+					"zones issue certificates with type %s only: dataplanes of this mesh get none, and in mode STRICT their proxies are sent nothing; use type %s",
+					BuiltinCA, BuiltinCA)
+			}
 		}
 		checkBackends(at.Field("mtls"), names, "enabledBackend", m.MTLS.EnabledBackend, r)
 	}

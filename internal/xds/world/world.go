@@ -98,7 +98,7 @@ type Mesh struct {
 }
 
 // BuiltinCA is the type of the backends whose certificates zones issue themselves.
-const BuiltinCA = "builtin"
+const BuiltinCA = resource.BuiltinCA
 
 // Secure is whether only TLS is accepted, so that it is known who calls.
 func (m Mesh) Secure() bool { return m.MTLS && !m.Permissive }
