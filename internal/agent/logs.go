@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
@@ -21,6 +22,9 @@ const (
 	// maxReceivers bounds the addresses that take log entries at a time, and maxQueued the
 	// entries that wait for one of them. What is beyond is dropped, and counted in the log.
 	maxReceivers, maxQueued = 16, 4096
+	// maxQueuedBytes bounds what waits for one of them, and maxLine a line, in bytes: what
+	// is in it is what callers send.
+	maxQueuedBytes, maxLine = 1 << 20, 16 << 10
 	// logTimeout bounds a connection to an address, and one write.
 	logTimeout = 5 * time.Second
 	// firstLogPause and maxLogPause are the pauses between attempts to connect.
@@ -34,7 +38,8 @@ const (
 // Logs sends the log entries of an Envoy, as lines, to the addresses that they name.
 // Entries wait while an address takes none, up to a bound.
 type Logs struct {
-	log *slog.Logger
+	log  *slog.Logger
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// end is closed when no more are taken; ctx ends when no more are sent.
 	end    chan struct{}
 	ctx    context.Context
@@ -52,14 +57,15 @@ type Logs struct {
 type logReceiver struct {
 	address string
 	lines   chan []byte
-	// dropped counts the entries that found the queue full; guarded by Logs.mu.
-	dropped int
+	// queued are the bytes of lines, and dropped counts the entries that found the queue
+	// full; both guarded by Logs.mu.
+	queued, dropped int
 }
 
 // NewLogs returns the logs of an Envoy.
 func NewLogs(log *slog.Logger) *Logs {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Logs{log: log, end: make(chan struct{}), ctx: ctx, cancel: cancel, receivers: map[string]*logReceiver{}}
+	return &Logs{log: log, dial: (&net.Dialer{Timeout: logTimeout}).DialContext, end: make(chan struct{}), ctx: ctx, cancel: cancel, receivers: map[string]*logReceiver{}}
 }
 
 // Close sends what waits, for a second at most, and ends.
@@ -102,23 +108,42 @@ func attribute(all []*commonv1.KeyValue, key string) string {
 	return ""
 }
 
-// line is an entry as a line: its text, or an object as JSON.
+// line is an entry as a line: its text, or an object as JSON. It has at most maxLine bytes:
+// a text is cut, and so are the values of an object.
 func line(body *commonv1.AnyValue, omits bool) []byte {
 	object, ok := body.GetValue().(*commonv1.AnyValue_KvlistValue)
 	if !ok {
-		return append([]byte(body.GetStringValue()), '\n')
+		return append([]byte(cut(body.GetStringValue(), maxLine-1)), '\n')
 	}
-	members := map[string]string{}
-	for _, m := range object.KvlistValue.GetValues() {
-		if value := m.GetValue().GetStringValue(); !omits || value != "" && value != "-" {
-			members[m.GetKey()] = value
+	for most := maxLine; ; most /= 2 {
+		members := map[string]string{}
+		for _, m := range object.KvlistValue.GetValues() {
+			if value := m.GetValue().GetStringValue(); !omits || value != "" && value != "-" {
+				members[m.GetKey()] = cut(value, most)
+			}
+		}
+		text, err := json.Marshal(members)
+		if err != nil {
+			return nil // a map of strings can be written
+		}
+		if len(text) < maxLine {
+			return append(text, '\n')
+		}
+		if most == 0 { // the names alone are too long
+			return append([]byte(cut(string(text), maxLine-1)), '\n')
 		}
 	}
-	text, err := json.Marshal(members)
-	if err != nil {
-		return nil // a map of strings can be written
+}
+
+// cut returns the characters of a text that begin it and have at most so many bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return append(text, '\n')
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
 }
 
 // send queues a line for an address.
@@ -141,14 +166,18 @@ func (l *Logs) send(address string, text []byte) {
 		l.receivers[address] = r
 		l.running.Go(func() { l.run(r) })
 	}
-	select {
-	case r.lines <- text:
-	default:
-		if r.dropped == 0 {
-			l.log.Warn("log entries are dropped: too many wait for their receiver", "address", address, "waiting", maxQueued)
+	if r.queued+len(text) <= maxQueuedBytes {
+		select {
+		case r.lines <- text:
+			r.queued += len(text)
+			return
+		default:
 		}
-		r.dropped++
 	}
+	if r.dropped == 0 {
+		l.log.Warn("log entries are dropped: too many wait for their receiver", "address", address, "waiting", len(r.lines), "bytes", r.queued)
+	}
+	r.dropped++
 }
 
 // run sends the lines of an address until there are none for some time.
@@ -178,11 +207,19 @@ func (l *Logs) run(r *logReceiver) {
 			idle.Reset(logIdle)
 			continue
 		}
+		l.taken(r, text)
 		if conn = l.write(r, conn, text); conn == nil {
 			return
 		}
 		idle.Reset(logIdle)
 	}
+}
+
+// taken counts a line that no longer waits.
+func (l *Logs) taken(r *logReceiver, text []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.queued -= len(text)
 }
 
 // forget ends a receiver that nothing waits for.
@@ -204,7 +241,7 @@ func (l *Logs) write(r *logReceiver, conn net.Conn, text []byte) net.Conn {
 	for pause := firstLogPause; ; pause = min(2*pause, maxLogPause) {
 		var err error
 		if conn == nil {
-			conn, err = (&net.Dialer{Timeout: logTimeout}).DialContext(l.ctx, "tcp", r.address)
+			conn, err = l.dial(l.ctx, "tcp", r.address)
 			if err == nil {
 				l.connected(r)
 			}

@@ -3,12 +3,16 @@ package agent
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
@@ -44,13 +48,19 @@ func entries(address, omits string, bodies ...*commonv1.AnyValue) *logsv1.LogsDa
 	}}}
 }
 
-// accept returns the lines of the next connection.
-func accept(t *testing.T, l net.Listener) (net.Conn, *bufio.Reader) {
-	t.Helper()
-	conn, err := l.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn, bufio.NewReader(conn)
+// piped has connections be pipes, of which it returns the other ends. The first attempts
+// to connect fail.
+func piped(l *Logs, failures int) <-chan net.Conn {
+	conns := make(chan net.Conn, 1)
+	l.dial = func(context.Context, string, string) (net.Conn, error) {
+		if failures--; failures >= 0 {
+			return nil, io.ErrUnexpectedEOF
+		}
+		here, there := net.Pipe()
+		conns <- there
+		return here, nil
+	}
+	return conns
 }
 
 func read(t *testing.T, from *bufio.Reader) string {
@@ -63,43 +73,73 @@ func read(t *testing.T, from *bufio.Reader) string {
 // Entries arrive as lines, in order; also those that came before their receiver was
 // there.
 func TestLogEntriesAreSent(t *testing.T) {
-	reserved, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := reserved.Addr().String()
-	require.NoError(t, reserved.Close())
-	logs := NewLogs(slog.New(slog.DiscardHandler))
-	defer logs.Close()
-	logs.Take(entries(address, "", text("first"), members("a", `"`, "b", "-")))
-	l, err := net.Listen("tcp", address)
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	_, lines := accept(t, l)
-	logs.Take(entries(address, "true", members("a", "1", "b", "-", "c", "")))
-	logs.Take(entries("", "", text("without an address")))
-	logs.Take(&logsv1.LogsData{})
-	require.Equal(t, "first\n", read(t, lines))
-	require.Equal(t, `{"a":"\"","b":"-"}`+"\n", read(t, lines))
-	require.Equal(t, `{"a":"1"}`+"\n", read(t, lines))
+	synctest.Test(t, func(t *testing.T) {
+		logs := NewLogs(slog.New(slog.DiscardHandler))
+		defer logs.Close()
+		conns := piped(logs, 3)
+		logs.Take(entries("away:1", "", text("first"), members("a", `"`, "b", "-")))
+		conn := <-conns
+		lines := bufio.NewReader(conn)
+		logs.Take(entries("away:1", "true", members("a", "1", "b", "-", "c", "")))
+		logs.Take(entries("", "", text("without an address")))
+		logs.Take(&logsv1.LogsData{})
+		require.Equal(t, "first\n", read(t, lines))
+		require.Equal(t, `{"a":"\"","b":"-"}`+"\n", read(t, lines))
+		require.Equal(t, `{"a":"1"}`+"\n", read(t, lines))
+	})
 }
 
-// What waits at the end is sent; what comes after it is not.
-func TestLogEntriesAreFlushed(t *testing.T) {
+// Entries are sent over TCP.
+func TestLogEntriesAreSentOverTCP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	logs := NewLogs(slog.New(slog.DiscardHandler))
-	for i := range 100 {
-		logs.Take(entries(l.Addr().String(), "", text(fmt.Sprint(i))))
-	}
-	logs.Close()
-	logs.Take(entries(l.Addr().String(), "", text("too late")))
-	logs.Close()
-	_, lines := accept(t, l)
-	for i := range 100 {
-		require.Equal(t, fmt.Sprintf("%d\n", i), read(t, lines))
-	}
-	_, err = lines.ReadString('\n')
-	require.Error(t, err)
+	defer logs.Close()
+	logs.Take(entries(l.Addr().String(), "", text("sent")))
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	require.Equal(t, "sent\n", read(t, bufio.NewReader(conn)))
+}
+
+// What waits at the end is sent; what comes after it is not.
+func TestLogEntriesAreFlushed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := NewLogs(slog.New(slog.DiscardHandler))
+		conns := piped(logs, 0)
+		for i := range 100 {
+			logs.Take(entries("there:1", "", text(fmt.Sprint(i))))
+		}
+		var got []byte
+		var failed error
+		reader := sync.WaitGroup{}
+		reader.Go(func() { got, failed = io.ReadAll(<-conns) })
+		logs.Close()
+		logs.Take(entries("there:1", "", text("too late")))
+		logs.Close()
+		reader.Wait()
+		require.NoError(t, failed)
+		want := ""
+		for i := range 100 {
+			want += fmt.Sprintln(i)
+		}
+		require.Equal(t, want, string(got))
+	})
+}
+
+// A line is no longer than its bound: a text is cut between characters, and an object
+// stays one.
+func TestLogLinesAreBounded(t *testing.T) {
+	require.Equal(t, strings.Repeat("é", maxLine/2-1)+"\n", string(line(text(strings.Repeat("é", maxLine)), false)))
+	long := line(members("short", "a", "long", strings.Repeat("\x01é", maxLine)), false)
+	require.LessOrEqual(t, len(long), maxLine)
+	var object map[string]string
+	require.NoError(t, json.Unmarshal(long, &object))
+	require.Equal(t, "a", object["short"])
+	require.True(t, strings.HasPrefix(object["long"], "\x01é\x01é"))
+	require.NotContains(t, object["long"], "\ufffd")
+	require.Len(t, line(members(strings.Repeat("n", maxLine), ""), false), maxLine)
 }
 
 // syncBuffer is a buffer for several goroutines.
@@ -134,6 +174,17 @@ func TestLogEntriesAreBounded(t *testing.T) {
 	require.Len(t, r.lines, maxQueued)
 	require.Equal(t, 5, r.dropped)
 	require.Equal(t, 1, strings.Count(said.String(), "too many wait"))
+	large := &logReceiver{address: "large", lines: make(chan []byte, maxQueued)}
+	logs.receivers["large"] = large
+	for range maxQueuedBytes/maxLine + 5 {
+		logs.send("large", make([]byte, maxLine))
+	}
+	require.Len(t, large.lines, maxQueuedBytes/maxLine)
+	require.Equal(t, 5, large.dropped)
+	logs.taken(large, <-large.lines)
+	logs.send("large", make([]byte, maxLine))
+	require.Len(t, large.lines, maxQueuedBytes/maxLine)
+	require.Equal(t, 5, large.dropped)
 	for i := range 2 * maxReceivers {
 		logs.receivers[fmt.Sprint(i)] = r
 	}
