@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"meridian/internal/identity"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 )
@@ -88,6 +89,9 @@ type Mesh struct {
 	Backend, BackendType string
 	// Permissive is whether plaintext is accepted beside TLS.
 	Permissive bool
+	// Nameless is whether dataplanes can have no certificates, because names in them cannot
+	// be made of the mesh's, where plaintext is accepted: only that is used.
+	Nameless bool
 	// Revoked is who is denied because a token was revoked; nil for no caller, and without
 	// mutual TLS.
 	Revoked *Revoked
@@ -104,7 +108,7 @@ const BuiltinCA = resource.BuiltinCA
 func (m Mesh) Secure() bool { return m.MTLS && !m.Permissive }
 
 // Certified is whether the zone issues certificates to the mesh's dataplanes.
-func (m Mesh) Certified() bool { return m.MTLS && m.BackendType == BuiltinCA }
+func (m Mesh) Certified() bool { return m.MTLS && m.BackendType == BuiltinCA && !m.Nameless }
 
 // Changes is what updates changed since the last Drain. Every list is in order, and
 // names nothing twice.
@@ -236,6 +240,10 @@ func settingsOf(view policy.View, name resource.MeshName) Mesh {
 			if b.Name == settings.Backend {
 				settings.BackendType, settings.Permissive = b.Type, b.Mode == "PERMISSIVE"
 			}
+		}
+		if settings.Permissive {
+			_, err := identity.Pattern(name, nil)
+			settings.Nameless = err != nil
 		}
 	}
 	if spec.Routing != nil && spec.Routing.LocalityAwareLoadBalancing != nil {

@@ -16,9 +16,13 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/policy"
+	"meridian/internal/policy/engines"
 	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
+	"meridian/internal/xds/generate/envoy"
+	"meridian/internal/xds/world"
 )
 
 // callee is a world with the dataplane backend-1, with inbounds, in a mesh with a mode.
@@ -173,6 +177,35 @@ func TestNamesForTheHandshakeAreBounded(t *testing.T) {
 		var proxy tcpv3.TcpProxy
 		require.NoError(t, chain.GetFilters()[1].GetTypedConfig().UnmarshalTo(&proxy))
 		require.Equal(t, open, proxy.GetUpstreamConnectMode() == tcpv3.UpstreamConnectMode_ON_DOWNSTREAM_TLS_HANDSHAKE, "nothing of the application is heard by who is denied")
+	}
+}
+
+// A mesh of whose name no names in certificates can be made has plaintext only where that is
+// accepted, and nothing where it is not.
+func TestMeshWithoutNamesInCertificates(t *testing.T) {
+	for _, mesh := range []string{"m.n", strings.Repeat("m", 64)} {
+		for mode, served := range map[string]bool{"PERMISSIVE": true, "STRICT": false} {
+			w := policytest.NewWorld()
+			w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: mesh}}, modes[mode])
+			key := policy.DataplaneKey(resource.MeshName(mesh), "backend-1")
+			w.Put(t, resource.Meta{Key: key}, `{"networking":{"address":"10.0.0.1","inbound":[`+httpInbound+`,`+tcpInbound+`],"outbound":[{"port":90,"tags":{"kuma.io/service":"backend"}}]}}`)
+			state := world.New("east")
+			m := policy.NewMatcher(engines.All()...).Following(state)
+			m.Reset(w.View())
+			set, err := envoy.Proxy(m, state, key, 1)
+			require.NoError(t, err)
+			if !served {
+				require.Contains(t, set.Withheld, "names in certificates cannot be made of it")
+				continue
+			}
+			require.Empty(t, set.Withheld)
+			requireValid(t, set, set)
+			for _, name := range []string{"in_80", "in_81"} {
+				chains := listener(t, set, name).GetFilterChains()
+				require.Len(t, chains, 1)
+				require.Nil(t, chains[0].GetTransportSocket())
+			}
+		}
 	}
 }
 
