@@ -128,7 +128,7 @@ fuzz: ## Run every fuzz target for FUZZTIME each (default 10s)
 		list=$$($(GO) test -tags $(TAGS) -list '^Fuzz' "./$$pkg"); \
 		for target in $$(printf '%s\n' "$$list" | grep '^Fuzz' || true); do \
 			echo "== $$pkg $$target"; \
-			$(GO) test -tags $(TAGS) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "./$$pkg"; \
+			$(GO) test -tags $(TAGS) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "./$$pkg"; \
 		done; \
 	done
 
