@@ -103,8 +103,11 @@ func pathOf(names []string) resource.Path {
 // AnyCaller is why permissions have no effect on proxies of a kind in a mesh, or empty
 // where they have.
 func AnyCaller(mesh world.Mesh, dialect xds.Dialect) string {
-	if mesh.Secure() || dialect != xds.GRPC && mesh.MTLS {
+	switch {
+	case mesh.Secure():
 		return ""
+	case dialect == xds.Envoy && mesh.MTLS:
+		return "in mode PERMISSIVE callers with plaintext are accepted, and Envoy calls with plaintext"
 	}
 	return "who calls is known only in a mesh with mutual TLS whose mode is STRICT: every caller is accepted"
 }

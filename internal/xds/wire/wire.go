@@ -192,7 +192,7 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 		if dialect == xds.Envoy {
 			list = append(list, callerGaps(w.Mesh(key.Mesh), &rules[i])...)
 		}
-		if anyCaller != "" && dialect == xds.GRPC {
+		if anyCaller != "" && (dialect == xds.GRPC || w.Mesh(key.Mesh).MTLS) {
 			list = append(list, permissionGaps(&rules[i], anyCaller)...)
 		}
 	}

@@ -91,6 +91,17 @@ func TestTheAnswer(t *testing.T) {
 	require.ErrorIs(t, err, answer.ErrInvalid)
 }
 
+// In a PERMISSIVE mesh plaintext carries no permissions: no kind of proxy enforces them.
+func TestPermissionsInAPermissiveMesh(t *testing.T) {
+	for mode, want := range map[string]string{
+		"PERMISSIVE": "in mode PERMISSIVE callers with plaintext are accepted, and Envoy calls with plaintext", "STRICT": "",
+	} {
+		zone := world.New("east")
+		zone.Reset(mesh(t, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"`+mode+`"}]}}`).View())
+		require.Equal(t, want, wire.AnyCaller(zone.Mesh("m"), xds.Envoy), mode)
+	}
+}
+
 // In a mesh whose certificates zones cannot issue nothing is sent, and the page says so.
 func TestWhatIsWithheld(t *testing.T) {
 	a, err := ask(t, mesh(t, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"vault"}]}}`), "web-1", "")
