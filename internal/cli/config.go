@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -76,18 +77,17 @@ func (a *app) addControlPlane(o *addOptions) error {
 			a.Message("With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
 		}
 	}
-	return a.editContexts(func(c *clientconfig.Contexts, path string) error {
+	return a.editContexts(func(c *clientconfig.Contexts, path string) ([]string, error) {
 		switch err := c.Add(entry, o.overwrite); {
 		case errors.Is(err, clientconfig.ErrControlPlaneExists):
-			return exit.Failf(exit.Conflict, "there is a control plane %q in %s already", o.name, path).With("Replace it with --overwrite.")
+			return nil, exit.Failf(exit.Conflict, "there is a control plane %q in %s already", o.name, path).With("Replace it with --overwrite.")
 		case err != nil:
-			return exit.Usagef("%w", err)
+			return nil, exit.Usagef("%w", err)
 		}
 		if err := c.Switch(o.name); err != nil {
-			return err
+			return nil, err
 		}
-		a.Message("Added control plane %q to %s and switched to it.", o.name, path)
-		return nil
+		return []string{fmt.Sprintf("Added control plane %q to %s and switched to it.", o.name, path)}, nil
 	})
 }
 
@@ -140,17 +140,24 @@ func (o *addOptions) token() (string, error) {
 	return text, nil
 }
 
+// edition changes the configuration file, and returns what to say once it is saved.
+type edition func(c *clientconfig.Contexts, path string) (messages []string, err error)
+
 // editContexts changes the configuration file and saves it if edit agrees.
-func (a *app) editContexts(edit func(c *clientconfig.Contexts, path string) error) error {
+func (a *app) editContexts(edit edition) error {
 	c, path, err := a.loadContexts()
 	if err != nil {
 		return err
 	}
-	if err := edit(c, path); err != nil {
+	messages, err := edit(c, path)
+	if err != nil {
 		return err
 	}
 	if err := c.Save(path); err != nil {
 		return exit.Failf(exit.Usage, "the configuration cannot be kept: %w", err)
+	}
+	for _, message := range messages {
+		a.Message("%s", message)
 	}
 	return nil
 }
@@ -228,32 +235,31 @@ func (a *app) printContexts(f print.Format, c *clientconfig.Contexts) error {
 }
 
 func newConfigSwitchCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "switch", "Select the control plane to use", func(c *clientconfig.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "switch", "Select the control plane to use", func(c *clientconfig.Contexts, name, path string) ([]string, error) {
 		if err := c.Switch(name); err != nil {
-			return err
+			return nil, err
 		}
-		a.Message("Switched to control plane %q in %s.", name, path)
-		return nil
+		return []string{fmt.Sprintf("Switched to control plane %q in %s.", name, path)}, nil
 	})
 }
 
 func newConfigRemoveCommand(a *app) *cobra.Command {
-	return newConfigNameCommand(a, "remove", "Remove a control plane from the configuration", func(c *clientconfig.Contexts, name, path string) error {
+	return newConfigNameCommand(a, "remove", "Remove a control plane from the configuration", func(c *clientconfig.Contexts, name, path string) ([]string, error) {
 		wasCurrent := c.Current == name
 		if err := c.Remove(name); err != nil {
-			return err
+			return nil, err
 		}
-		a.Message("Removed control plane %q from %s.", name, path)
+		messages := []string{fmt.Sprintf("Removed control plane %q from %s.", name, path)}
 		if wasCurrent && len(c.ControlPlanes) > 0 {
-			a.Message("None is chosen now; `meridian config control-planes switch` chooses one.")
+			messages = append(messages, "None is chosen now; `meridian config control-planes switch` chooses one.")
 		}
-		return nil
+		return messages, nil
 	})
 }
 
 // newConfigNameCommand returns a command that does something to an entry, named
 // by --name or as the argument.
-func newConfigNameCommand(a *app, use, short string, do func(c *clientconfig.Contexts, name, path string) error) *cobra.Command {
+func newConfigNameCommand(a *app, use, short string, do func(c *clientconfig.Contexts, name, path string) ([]string, error)) *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:     use + " --name NAME",
@@ -269,12 +275,12 @@ func newConfigNameCommand(a *app, use, short string, do func(c *clientconfig.Con
 			case name == "":
 				return exit.Usagef("--name is required")
 			}
-			return a.editContexts(func(c *clientconfig.Contexts, path string) error {
-				err := do(c, name, path)
+			return a.editContexts(func(c *clientconfig.Contexts, path string) ([]string, error) {
+				messages, err := do(c, name, path)
 				if errors.Is(err, clientconfig.ErrNoControlPlane) {
-					return exit.Failf(exit.No, "there is no control plane %q in %s%s", name, path, exit.DidYouMean(name, client.ContextNames(c)))
+					return nil, exit.Failf(exit.No, "there is no control plane %q in %s%s", name, path, exit.DidYouMean(name, client.ContextNames(c)))
 				}
-				return err
+				return messages, err
 			})
 		},
 	}

@@ -191,3 +191,14 @@ func TestSkippingVerificationBeatsACertificate(t *testing.T) {
 	require.Zero(t, out.code, out.stderr)
 	require.Contains(t, out.stderr, "With --skip-verify the server's certificate is not looked at: --ca-cert-file has no effect.")
 }
+
+// A configuration that cannot be kept is one error, and nothing says that it was.
+func TestAConfigurationThatCannotBeKept(t *testing.T) {
+	h := newHarness(t)
+	link := filepath.Join(h.home, "link") // a directory that is not there and cannot be made
+	require.NoError(t, os.Symlink(filepath.Join(h.home, "absent"), link))
+	out := h.run("config", "control-planes", "add", "--name", "mine", "--address", h.address, "--skip-verify", "--config", filepath.Join(link, "config.yaml"))
+	require.Equal(t, exit.Usage, out.code)
+	require.Contains(t, out.stderr, "the configuration cannot be kept")
+	require.NotContains(t, out.stdout+out.stderr, "Added")
+}
