@@ -81,7 +81,7 @@ const (
 	inAll      = 8
 	writeInAll = 2
 	// maxZoneWaits and maxClientZoneWaits bound the waits for zones, in all and of one
-	// client.
+	// client. As many again are for clients that have none.
 	maxZoneWaits, maxClientZoneWaits = 512, 64
 	// Connections to health and metrics, and to the webhook: few clients have them.
 	maxHTTPConnections, maxHTTPAddress = 1024, 128
@@ -112,7 +112,7 @@ func NewLimits(o LimitOptions) *Limits {
 	}
 	l.http, l.webhook = limits.NewConnections(few, time.Now, l.Refused), limits.NewConnections(few, time.Now, l.Refused)
 	l.watches = limits.NewSlots(limits.LimitWatches, "watches of unauthenticated clients", o.MaxUnauthenticatedWatches, inAll*o.MaxUnauthenticatedWatches)
-	l.zoneWaits = limits.NewSlots(limits.LimitZoneWaits, "waits for zones", maxClientZoneWaits, maxZoneWaits)
+	l.zoneWaits = limits.NewSlots(limits.LimitZoneWaits, "waits for zones", maxClientZoneWaits, maxZoneWaits).KeepRoom(maxZoneWaits)
 	l.writes = limits.NewWrites(limits.WriteConfig{
 		Requests: float64(o.WriteRate), Bytes: float64(o.WriteBytes), All: writeInAll, LargestRequest: MaxBatchBytes,
 	}, time.Now)

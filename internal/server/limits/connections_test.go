@@ -388,6 +388,26 @@ func TestSlots(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A few owners take all that there are, and one who has none still finds one.
+func TestSlotsKeepRoom(t *testing.T) {
+	s := NewSlots(LimitZoneWaits, "waits", 2, 3).KeepRoom(1)
+	for _, owner := range []string{"a", "a", "b"} {
+		_, err := s.Take(owner)
+		require.NoError(t, err)
+	}
+	_, err := s.Take("b")
+	requireLimit(t, LimitZoneWaits, err)
+	done, err := s.Take("c")
+	require.NoError(t, err)
+	_, err = s.Take("c")
+	requireLimit(t, LimitZoneWaits, err)
+	_, err = s.Take("d")
+	requireLimit(t, LimitZoneWaits, err)
+	done()
+	_, err = s.Take("d")
+	require.NoError(t, err)
+}
+
 // FuzzBucket checks that a rate is never exceeded, whatever is asked for and when.
 func FuzzBucket(f *testing.F) {
 	f.Add(10.0, []byte{1, 5, 200, 3, 0, 9})

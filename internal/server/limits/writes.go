@@ -123,6 +123,8 @@ func (w *Writes) callerLocked(name string, now time.Time) *quota {
 type Slots struct {
 	limit, what string
 	each, all   int
+	// spare is how many more there are for owners who have none.
+	spare int
 
 	mu     sync.Mutex // guards all below
 	total  int
@@ -142,11 +144,22 @@ func NewSlots(limit, what string, each, all int) *Slots {
 	return &Slots{limit: limit, what: what, each: each, all: all, owners: map[string]int{}}
 }
 
+// KeepRoom has n slots more for owners who have none, so that a few owners cannot take
+// all that there are. It returns s.
+func (s *Slots) KeepRoom(n int) *Slots {
+	s.spare = n
+	return s
+}
+
 // Take takes a slot for an owner; done gives it back, once. The error is *Exceeded.
 func (s *Slots) Take(owner string) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.owners[owner] >= s.each || s.total >= s.all {
+	all := s.all
+	if s.owners[owner] == 0 {
+		all += s.spare
+	}
+	if s.owners[owner] >= s.each || s.total >= all {
 		return nil, &Exceeded{Limit: s.limit, What: fmt.Sprintf("%s (%d of one client, %d in all)", s.what, s.each, s.all)}
 	}
 	s.owners[owner]++
