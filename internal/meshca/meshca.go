@@ -39,6 +39,9 @@ const (
 	DefaultLifetime = 24 * time.Hour
 	// MinLifetime is the shortest time for which a dataplane's certificate is valid.
 	MinLifetime = time.Minute
+	// MaxLifetime is the longest one. A wait for what a root has signed ends before the
+	// root does, which is replaced half-way.
+	MaxLifetime = RootLifetime / 4
 	// MaxRequestBytes bounds a request for a certificate.
 	MaxRequestBytes = 4096
 	// skew backdates certificates for clocks that run behind.
@@ -79,9 +82,10 @@ type Root struct {
 // Authority is the certificate authority of a mesh in a zone. It holds secrets: it does
 // not print.
 type Authority struct {
-	zone  resource.ZoneName
-	mesh  resource.MeshName
-	roots []Root // the one that signs first, then in order of their making, the newest first
+	zone    resource.ZoneName
+	mesh    resource.MeshName
+	created time.Time // when the mesh was created that it is for; zero if that is not known
+	roots   []Root    // the one that signs first, then in order of their making, the newest first
 }
 
 // String keeps keys out of logs.
@@ -100,7 +104,24 @@ func New(zone resource.ZoneName, mesh resource.MeshName, backend string, now tim
 		return nil, err
 	}
 	root.State = Signing
-	return &Authority{zone, mesh, []Root{root}}, nil
+	return &Authority{zone: zone, mesh: mesh, roots: []Root{root}}, nil
+}
+
+// Created is when the mesh that the authority is for was created; zero if that is not
+// known. A mesh that was deleted and created again is another mesh.
+func (a *Authority) Created() time.Time { return a.created }
+
+// For returns the authority as that of a mesh that was created at a time.
+func (a *Authority) For(created time.Time) *Authority {
+	next := a.copy()
+	next.created = created.UTC()
+	return next
+}
+
+func (a *Authority) copy() *Authority {
+	next := *a
+	next.roots = slices.Clone(a.roots)
+	return &next
 }
 
 func newRoot(zone resource.ZoneName, mesh resource.MeshName, backend string, now time.Time) (Root, error) {
@@ -186,7 +207,7 @@ func Lifetime(cert *resource.DPCert) time.Duration {
 	if cert == nil || cert.Rotation == nil || cert.Rotation.Expiration == nil {
 		return DefaultLifetime
 	}
-	return max(MinLifetime, cert.Rotation.Expiration.Value())
+	return min(max(MinLifetime, cert.Rotation.Expiration.Value()), MaxLifetime)
 }
 
 // ParseRequest reads a request for a certificate in DER and returns its public key,
@@ -215,7 +236,7 @@ func (a *Authority) Covers(lifetime time.Duration) bool { return a.roots[0].Long
 
 // WithLongest returns the authority with a longest lifetime of what it signs from now on.
 func (a *Authority) WithLongest(lifetime time.Duration) *Authority {
-	next := &Authority{a.zone, a.mesh, slices.Clone(a.roots)}
+	next := a.copy()
 	next.roots[0].Longest = max(next.roots[0].Longest, lifetime)
 	return next
 }
@@ -270,23 +291,90 @@ func (a *Authority) Sign(key *ecdsa.PublicKey, name string, lifetime time.Durati
 	return Certificate{encodePEM(pemCertificate, der), name, template.NotAfter.UTC().Truncate(time.Second)}, nil
 }
 
+// ends is when everything has ended that the root signed until a moment.
+func (r *Root) ends(until time.Time) time.Time {
+	if r.State == Retired && r.Since.Before(until) {
+		until = r.Since
+	}
+	if end := until.Add(r.Longest); end.Before(r.Certificate.NotAfter) {
+		return end
+	}
+	return r.Certificate.NotAfter
+}
+
+// Outstanding reports whether a certificate that was signed before a moment may still be
+// valid. Seconds count.
+func (a *Authority) Outstanding(before, now time.Time) bool {
+	return slices.ContainsFunc(a.roots, func(r Root) bool {
+		made := r.Certificate.NotBefore.Add(skew)
+		return r.State != Next && made.Before(before.Truncate(time.Second)) && now.Before(r.ends(before))
+	})
+}
+
+// Phase is how far the replacement of an authority's root is.
+type Phase string
+
+// The phases of an authority.
+const (
+	// Stable: its root is not being replaced.
+	Stable Phase = "stable"
+	// Publishing: dataplanes are to trust the next root before it signs.
+	Publishing Phase = "publishing"
+	// Retiring: the next root signs, and what the one before signed may still be valid.
+	Retiring Phase = "retiring"
+)
+
+// Phases are all phases.
+func Phases() []Phase { return []Phase{Stable, Publishing, Retiring} }
+
+// Phase returns the phase of the replacement.
+func (a *Authority) Phase() Phase {
+	switch {
+	case a.coming() >= 0:
+		return Publishing
+	case len(a.roots) > 1:
+		return Retiring
+	}
+	return Stable
+}
+
+// coming is the index of the next root, negative without one.
+func (a *Authority) coming() int {
+	return slices.IndexFunc(a.roots, func(r Root) bool { return r.State == Next })
+}
+
+// SignsBy is when the next root signs at the latest: everything has ended then that was
+// signed before it was published. It is zero without a next root.
+func (a *Authority) SignsBy() time.Time {
+	var by time.Time
+	if i := a.coming(); i >= 0 {
+		for _, r := range a.roots {
+			if end := r.ends(a.roots[i].Since); r.State != Next && end.After(by) {
+				by = end
+			}
+		}
+	}
+	return by
+}
+
 // Step takes the next step of replacing the root, if it is due, and returns the same
 // authority if none is. A root is replaced when the mesh enables another backend, or half
 // of its lifetime is over: the next one is published first. It signs once acked says that
-// every dataplane trusts it, or what the others were given has expired. The one before is
-// trusted until everything that it has signed has expired.
+// everyone who has a valid certificate trusts it, or what was signed before it was
+// published has ended. The one before is trusted until everything that it has signed has
+// ended.
 func (a *Authority) Step(backend string, acked bool, now time.Time) (*Authority, error) {
-	next := &Authority{a.zone, a.mesh, slices.Clone(a.roots)}
+	next := a.copy()
 	changed := false
 	next.roots = slices.DeleteFunc(next.roots, func(r Root) bool {
-		over := r.State == Retired && !now.Before(r.Since.Add(r.Longest))
+		over := r.State == Retired && !now.Before(r.ends(now))
 		changed = changed || over
 		return over
 	})
 	signing := &next.roots[0]
-	coming := slices.IndexFunc(next.roots, func(r Root) bool { return r.State == Next })
+	coming := next.coming()
 	switch {
-	case coming >= 0 && (acked || !now.Before(next.roots[coming].Since.Add(signing.Longest))):
+	case coming >= 0 && (acked || !now.Before(a.SignsBy())):
 		root := next.roots[coming]
 		root.State, root.Since = Signing, now.UTC()
 		signing.State, signing.Since, signing.key = Retired, now.UTC(), nil
@@ -316,7 +404,9 @@ type document struct {
 	FormatVersion int               `json:"formatVersion"`
 	Zone          resource.ZoneName `json:"zone"`
 	Mesh          resource.MeshName `json:"mesh"`
-	Roots         []rootDocument    `json:"roots"`
+	// Created is when the mesh was created; absent in the first documents.
+	Created time.Time      `json:"created,omitzero"`
+	Roots   []rootDocument `json:"roots"`
 }
 
 type rootDocument struct {
@@ -330,7 +420,7 @@ type rootDocument struct {
 
 // Marshal returns the authority with its keys, for storage that keeps secrets.
 func (a *Authority) Marshal() ([]byte, error) {
-	d := document{FormatVersion: formatVersion, Zone: a.zone, Mesh: a.mesh}
+	d := document{FormatVersion: formatVersion, Zone: a.zone, Mesh: a.mesh, Created: a.created}
 	for i := range a.roots {
 		r := &a.roots[i]
 		stored := rootDocument{
@@ -368,6 +458,7 @@ func Parse(zone resource.ZoneName, mesh resource.MeshName, data []byte) (*Author
 	if d.Zone != zone || d.Mesh != mesh {
 		return refused("it is that of another zone or mesh")
 	}
+	a.created = d.Created
 	for i, stored := range d.Roots {
 		block, rest := pem.Decode([]byte(stored.Certificate))
 		if block == nil || block.Type != pemCertificate || strings.TrimSpace(string(rest)) != "" {

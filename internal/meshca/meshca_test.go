@@ -191,7 +191,7 @@ func states(a *Authority) string {
 // The steps of a rotation, and that what was signed before and after each is trusted by
 // who has the roots of the step before it.
 func TestARotationLosesNoCertificate(t *testing.T) {
-	a := authority(t, "east", "m")
+	a := authority(t, "east", "m").For(now.Add(-time.Nanosecond))
 	der, _ := request(t, x509.CertificateRequest{})
 	key, err := ParseRequest(der)
 	require.NoError(t, err)
@@ -210,6 +210,7 @@ func TestARotationLosesNoCertificate(t *testing.T) {
 		read, err := Parse("east", "m", stored)
 		require.NoError(t, err)
 		require.Equal(t, next.Status(), read.Status())
+		require.Equal(t, next.Created(), read.Created())
 		return read
 	}
 	same, err := a.Step("ca", true, now)
@@ -241,6 +242,61 @@ func TestARotationLosesNoCertificate(t *testing.T) {
 	old, err := a.Step("ca", false, now.Add(RootLifetime/2))
 	require.NoError(t, err)
 	require.Equal(t, "ca:signing ca:next", states(old))
+}
+
+// The next root signs at the latest when everything has ended that was signed before it
+// was published, by any root: also by one that was retired before with a longer lifetime.
+func TestTheNextRootSignsAtTheLatest(t *testing.T) {
+	step := func(a *Authority, backend string, acked bool, at time.Duration) *Authority {
+		t.Helper()
+		next, err := a.Step(backend, acked, now.Add(at))
+		require.NoError(t, err)
+		return next
+	}
+	a := authority(t, "east", "m").WithLongest(48 * time.Hour)
+	require.Equal(t, Stable, a.Phase())
+	require.Zero(t, a.SignsBy())
+	a = step(a, "two", false, time.Hour)
+	require.Equal(t, Publishing, a.Phase())
+	require.Equal(t, now.Add(49*time.Hour), a.SignsBy())
+	a = step(a, "two", true, 2*time.Hour)
+	require.Equal(t, Retiring, a.Phase())
+	a = step(a.WithLongest(time.Hour), "three", true, 3*time.Hour)
+	require.Equal(t, Publishing, a.Phase())
+	require.Equal(t, now.Add(50*time.Hour), a.SignsBy(), "the first one signed until the second hour, for 48 hours")
+	require.Same(t, a, step(a, "three", false, 50*time.Hour-time.Second))
+	a = step(a, "three", false, 50*time.Hour)
+	require.Equal(t, "three:signing two:retired", states(a))
+
+	// Nothing is valid for longer than the root that signed it.
+	long := step(authority(t, "east", "m").WithLongest(10*RootLifetime), "two", false, time.Hour)
+	require.Equal(t, long.Status()[0].Certificate.NotAfter, long.SignsBy())
+}
+
+// What may be left of the time before a moment.
+func TestOutstandingCertificates(t *testing.T) {
+	a := authority(t, "east", "m")
+	for _, c := range []struct {
+		before, at time.Duration
+		want       bool
+	}{
+		{0, 0, false},
+		{900 * time.Millisecond, time.Second, false}, // the authority was made after that
+		{time.Second, time.Second, true},
+		{time.Hour, DefaultLifetime, true},
+		{time.Hour, DefaultLifetime + time.Hour - time.Second, true},
+		{time.Hour, DefaultLifetime + time.Hour, false},
+	} {
+		require.Equal(t, c.want, a.Outstanding(now.Add(c.before), now.Add(c.at)), c)
+	}
+	// Of a root that was retired before, what it signed until then.
+	published, err := a.Step("two", true, now.Add(time.Hour))
+	require.NoError(t, err)
+	require.True(t, published.Outstanding(now.Add(2*time.Hour), now.Add(3*time.Hour)))
+	retired, err := published.Step("two", true, now.Add(time.Hour))
+	require.NoError(t, err)
+	require.True(t, retired.Outstanding(now.Add(10*time.Hour), now.Add(DefaultLifetime)))
+	require.False(t, retired.Outstanding(now.Add(10*time.Hour), now.Add(DefaultLifetime+time.Hour)))
 }
 
 func TestStoredAuthoritiesThatAreRefused(t *testing.T) {
@@ -286,6 +342,7 @@ func TestLifetimes(t *testing.T) {
 	}
 	require.Equal(t, 10*time.Hour, Lifetime(of("10h")))
 	require.Equal(t, time.Minute, Lifetime(of("1s")))
+	require.Equal(t, RootLifetime/4, Lifetime(of("100000h")))
 }
 
 func FuzzParseRequest(f *testing.F) {

@@ -306,11 +306,6 @@ func TestStockGRPCIsPermitted(t *testing.T) {
 			}
 		}
 	})
-	east.kill()
-	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
-		refused(old, "MeshTrafficPermission no-old-web")
-	}
-	east.start().ready()
 	// The authority is replaced: both trust the next one before it signs.
 	mtls("ca-2")
 	east.await("the new authority to sign", func() bool {
@@ -319,6 +314,11 @@ func TestStockGRPCIsPermitted(t *testing.T) {
 	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
 		refused(old, "MeshTrafficPermission no-old-web")
 	}
+	east.kill()
+	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
+		refused(old, "MeshTrafficPermission no-old-web")
+	}
+	east.start().ready()
 	close(stop)
 	load.Wait()
 	if failed.Load() != nil {

@@ -8,8 +8,11 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -17,6 +20,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
+	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/service/identities"
@@ -130,12 +134,80 @@ func TestWhoHasNoCertificateIsNotWaitedFor(t *testing.T) {
 		_, err := p.nextIdentity()
 		require.NoError(t, err)
 		synctest.Wait()
-		require.True(t, w.service.Trust("default", "1"))
-		answer = identities.Identity{Certificate: []byte("c"), Stamp: "1"}
+		require.Zero(t, w.service.Unacknowledged("default", "1"))
+		answer = identities.Identity{Certificate: []byte("c"), Stamp: "1", Until: w.service.cfg.Now().Add(time.Hour)}
 		w.service.IdentitiesChanged("default")
 		_, err = p.nextIdentity()
 		require.NoError(t, err)
 		synctest.Wait()
-		require.False(t, w.service.Trust("default", "1"))
+		require.Equal(t, identities.Waiting{Connected: 1}, w.service.Unacknowledged("default", "1"))
+
+		// Its certificate of before is valid, whatever it is refused now.
+		answer = identities.Identity{Refused: "its name is too long"}
+		w.service.IdentitiesChanged("default")
+		_, err = p.nextIdentity()
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, identities.Waiting{Connected: 1}, w.service.Unacknowledged("default", "1"))
 	})
+}
+
+// A dataplane that has gone is waited for until its certificate has ended, also when its
+// registration is gone, unless it has acknowledged before, or comes back and does.
+func TestWhoIsAwayWithACertificateIsWaitedFor(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		stamp := "1"
+		w.service.cfg.Identities = &issuing{issue: func() (identities.Identity, error) {
+			return identities.Identity{Certificate: []byte("c"), Stamp: stamp, Until: w.service.cfg.Now().Add(time.Hour)}, nil
+		}}
+		obtain := func() *proxyClient {
+			p := identified(w)
+			identity, err := p.nextIdentity()
+			require.NoError(t, err)
+			p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_IdentityAck{
+				IdentityAck: &meridianv1.DataplaneIdentityAck{Version: identity.GetVersion()},
+			}})
+			synctest.Wait()
+			require.Zero(t, w.service.Unacknowledged("default", stamp))
+			return p
+		}
+		obtain().leave()
+		<-time.After(10 * time.Minute) // the registration is gone
+		synctest.Wait()
+		require.Empty(t, w.service.proxies)
+		require.Zero(t, w.service.Unacknowledged("default", "1"), "it has acknowledged that")
+		require.Equal(t, identities.Waiting{Away: 1}, w.service.Unacknowledged("default", "2"))
+		require.Zero(t, w.service.Unacknowledged("other", "2"))
+		stamp = "2"
+		obtain().leave()
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		require.Zero(t, w.service.Unacknowledged("default", "2"), "it came back")
+		require.Equal(t, identities.Waiting{Away: 1}, w.service.Unacknowledged("default", "3"))
+		<-time.After(time.Hour)
+		synctest.Wait()
+		require.Zero(t, w.service.Unacknowledged("default", "3"), "its certificate has ended")
+		require.Empty(t, w.service.holders)
+	})
+}
+
+// Dataplanes beyond those that are remembered one by one are waited for together, until
+// the last of their certificates has ended.
+func TestManyHolders(t *testing.T) {
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	h := holders{}
+	key := func(i int) resource.Key { return policy.DataplaneKey("default", fmt.Sprint("web-", i)) }
+	for i := range maxHolders + 100 {
+		h.issued(key(i), now.Add(time.Hour))
+		h.acknowledged(key(i), "1")
+	}
+	h.issued(key(maxHolders+1), now.Add(2*time.Hour))
+	h.issued(key(0), now.Add(time.Minute)) // a shorter one: the last ends later
+	require.Len(t, h, maxHolders+1)
+	count := func(stamp string, at time.Time) int { return len(slices.Collect(h.without("default", stamp, at))) }
+	require.Equal(t, 1, count("1", now))
+	require.Equal(t, maxHolders+1, count("2", now.Add(59*time.Minute)))
+	require.Equal(t, 1, count("1", now.Add(119*time.Minute)))
+	require.Zero(t, count("2", now.Add(2*time.Hour)))
+	require.Empty(t, h)
 }

@@ -8,6 +8,7 @@ import (
 	"meridian/internal/meshca"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/service/identities"
 )
 
 // ReasonBadRequest is the reason of a refused request for a certificate.
@@ -71,6 +72,7 @@ func (s *session) acknowledgeIdentity(version uint64) error {
 	}
 	if version >= s.identity.since {
 		s.identity.acked = s.identity.stamp
+		d.holders.acknowledged(s.proxy.key, s.identity.stamp)
 		d.cfg.Identities.Acknowledged()
 	}
 	return nil
@@ -119,6 +121,9 @@ func (s *session) sendIdentity() error {
 	if issued.Of != nil {
 		s.identity.of = issued.Of
 	}
+	if len(issued.Certificate) > 0 {
+		d.holders.issued(s.proxy.key, issued.Until)
+	}
 	if s.identity.stamp != issued.Stamp || s.identity.since == 0 {
 		s.identity.stamp, s.identity.since = issued.Stamp, s.identity.version
 	}
@@ -159,20 +164,26 @@ func (d *Service) IdentitiesChanged(mesh resource.MeshName) {
 	}
 }
 
-// Trust reports whether every proxy of a mesh that has a certificate has acknowledged
-// the identity of a stamp. A registered one that is away, and may come back with what it
-// had, has not, and one that was refused a certificate has nothing to acknowledge.
-func (d *Service) Trust(mesh resource.MeshName, stamp string) bool {
+// Unacknowledged counts the dataplanes of a mesh that have a valid certificate and have
+// not acknowledged the identity of a stamp, with those that are about to be sent one. One
+// that was refused has nothing to acknowledge, unless an earlier certificate is valid.
+func (d *Service) Unacknowledged(mesh resource.MeshName, stamp string) identities.Waiting {
+	now := d.cfg.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var waiting identities.Waiting
 	for key, p := range d.proxies {
-		switch {
-		case key.Mesh != mesh:
-		case p.session == nil:
-			return false
-		case p.session.identity.key != nil && !p.session.identity.refused && p.session.identity.acked != stamp:
-			return false
+		if s := p.session; key.Mesh == mesh && s != nil && s.identity.key != nil && !s.identity.refused && s.identity.acked != stamp {
+			waiting.Connected++
 		}
 	}
-	return true
+	for key := range d.holders.without(mesh, stamp, now) {
+		switch p := d.proxies[key]; {
+		case p == nil || p.session == nil:
+			waiting.Away++
+		case p.session.identity.key == nil || p.session.identity.refused || p.session.identity.acked == stamp:
+			waiting.Connected++
+		}
+	}
+	return waiting
 }

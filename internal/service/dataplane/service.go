@@ -91,6 +91,8 @@ type Service struct {
 	// sessions are all streams, also those that are in no proxy's place yet.
 	sessions map[*session]struct{}
 	proxies  map[resource.Key]*proxy
+	// holders are the dataplanes that may have a valid certificate.
+	holders holders
 	// doneLocked are the departures in order of their deadlines. One that has come
 	// back since, or left again, is stale: its proxy says another deadline.
 	expiries []expiry
@@ -141,7 +143,7 @@ func New(cfg Config) *Service {
 		}),
 		hellos:   limits.New(maxHelloBytes, maxCallerHelloBytes),
 		signing:  make(chan struct{}, 2*runtime.GOMAXPROCS(0)),
-		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{},
+		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{}, holders: holders{},
 	}
 	cfg.Matching.OnTouch(d.markChanged)
 	return d

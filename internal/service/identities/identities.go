@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -57,26 +58,48 @@ type Identity struct {
 	Stamp string
 	// Of is the dataplane that the certificate names; nil without one.
 	Of *resource.Resource
+	// Until is when the certificate ends; zero without one.
+	Until time.Time
 }
 
 // Proxies are those who have identities.
 type Proxies interface {
 	// IdentitiesChanged has the proxies of a mesh be sent new ones.
 	IdentitiesChanged(mesh resource.MeshName)
-	// Trust reports whether every proxy of a mesh has what is of a stamp.
-	Trust(mesh resource.MeshName, stamp string) bool
+	// Unacknowledged counts those of a mesh that have a valid certificate, of this run of
+	// the zone, and have not acknowledged what is of a stamp.
+	Unacknowledged(mesh resource.MeshName, stamp string) Waiting
+}
+
+// Waiting are the dataplanes that the replacement of an authority waits for.
+type Waiting struct{ Connected, Away int }
+
+// Status is what a zone knows of the authority of a mesh.
+type Status struct {
+	Mesh resource.MeshName
+	// Err is why the authority cannot be used; nil if it can. The other fields are those
+	// of one that can.
+	Err error
+	// Expires is when the root that signs expires.
+	Expires time.Time
+	Phase   meshca.Phase
+	// Waiting is whom the replacement waits for, in the phase Publishing.
+	Waiting Waiting
 }
 
 // Keeper keeps the authorities. Its methods are safe for concurrent use.
 type Keeper struct {
-	cfg  Config
-	wake chan struct{} // capacity 1
+	cfg     Config
+	started time.Time
+	wake    chan struct{} // capacity 1
 
 	mu sync.Mutex // serialises writes; guards what follows
 	// parsed are the authorities as they were read last, with what they were read from.
 	parsed map[resource.MeshName]parsed
 	// told is what proxies were last told about, by mesh.
 	told map[resource.MeshName]string
+	// status is that of the last look, in order of the meshes.
+	status []Status
 }
 
 type parsed struct {
@@ -97,7 +120,7 @@ func (e *unusableError) Unwrap() error { return e.reason }
 
 // New returns a keeper.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, wake: make(chan struct{}, 1), parsed: map[resource.MeshName]parsed{}, told: map[resource.MeshName]string{}}
+	return &Keeper{cfg: cfg, started: cfg.Now(), wake: make(chan struct{}, 1), parsed: map[resource.MeshName]parsed{}, told: map[resource.MeshName]string{}}
 }
 
 // settings are what a mesh says about identities.
@@ -106,7 +129,11 @@ type settings struct {
 	backend  string
 	kind     string
 	lifetime time.Duration
+	created  time.Time // of the mesh
 }
+
+// issues reports whether the zone issues certificates for the mesh.
+func (s settings) issues() bool { return s.enabled && s.kind == world.BuiltinCA }
 
 func settingsOf(view store.Reader, mesh resource.MeshName) settings {
 	r, ok := view.Get(resource.Key{Kind: resource.KindMesh, Name: string(mesh)})
@@ -117,7 +144,7 @@ func settingsOf(view store.Reader, mesh resource.MeshName) settings {
 	if !spec.MTLSEnabled() {
 		return settings{}
 	}
-	s := settings{enabled: true, backend: spec.MTLS.EnabledBackend}
+	s := settings{enabled: true, backend: spec.MTLS.EnabledBackend, created: r.Meta().CreationTime}
 	for i := range spec.MTLS.Backends {
 		if b := &spec.MTLS.Backends[i]; b.Name == s.backend {
 			s.kind, s.lifetime = b.Type, meshca.Lifetime(b.DPCert)
@@ -161,7 +188,24 @@ func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.P
 	if err != nil {
 		return Identity{Refused: err.Error()}, nil //nolint:nilerr // it is the answer
 	}
-	return Identity{Certificate: certificate.PEM, Roots: authority.Roots(), Stamp: stamp, Of: r}, nil
+	return Identity{Certificate: certificate.PEM, Roots: authority.Roots(), Stamp: stamp, Of: r, Until: certificate.NotAfter}, nil
+}
+
+// ofMesh returns an authority that is that of the mesh: the stored one or, where there is
+// none or it is that of a mesh of that name which was deleted since, a new one.
+func (k *Keeper) ofMesh(stored *meshca.Authority, mesh resource.MeshName, s settings) (*meshca.Authority, error) {
+	switch {
+	case stored != nil && stored.Created().Equal(s.created):
+		return stored, nil
+	case stored != nil && stored.Created().IsZero(): // an earlier release made it
+		return stored.For(s.created), nil
+	}
+	made, err := meshca.New(k.cfg.Zone, mesh, s.backend, k.cfg.Now())
+	if err != nil {
+		return nil, err
+	}
+	k.cfg.Log.Info("made a certificate authority", "mesh", mesh, "replaces_deleted_mesh", stored != nil, "expires", made.Status()[0].Certificate.NotAfter)
+	return made.For(s.created), nil
 }
 
 // covering returns the authority of a mesh, made or changed if need be so that it signs
@@ -170,22 +214,15 @@ func (k *Keeper) covering(ctx context.Context, mesh resource.MeshName, s setting
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	authority, stamp, err := k.readLocked(mesh)
-	if err != nil || authority != nil && authority.Covers(s.lifetime) {
+	if err != nil || authority != nil && authority.Created().Equal(s.created) && authority.Covers(s.lifetime) {
 		return authority, stamp, err
 	}
 	err = k.writeLocked(ctx, mesh, func(stored *meshca.Authority) (*meshca.Authority, error) {
-		if stored == nil {
-			made, err := meshca.New(k.cfg.Zone, mesh, s.backend, k.cfg.Now())
-			if err != nil {
-				return nil, err
-			}
-			k.cfg.Log.Info("made a certificate authority", "mesh", mesh)
-			stored = made
+		next, err := k.ofMesh(stored, mesh, s)
+		if err != nil || next.Covers(s.lifetime) {
+			return next, err
 		}
-		if stored.Covers(s.lifetime) {
-			return stored, nil
-		}
-		return stored.WithLongest(s.lifetime), nil
+		return next.WithLongest(s.lifetime), nil
 	})
 	if err != nil {
 		return nil, "", err
@@ -312,11 +349,14 @@ func concerns(batches []store.Batch) bool {
 func (k *Keeper) review(ctx context.Context, proxies Proxies) {
 	view := k.cfg.View()
 	seen := map[resource.MeshName]bool{}
+	var all []Status
 	for r := range view.List(resource.KindMesh, "") {
 		mesh := resource.MeshName(r.Key().Name)
 		seen[mesh] = true
 		s := settingsOf(view, mesh)
-		k.step(ctx, mesh, s, proxies)
+		if status, made := k.step(ctx, mesh, s, proxies); made {
+			all = append(all, status)
+		}
 		k.mu.Lock()
 		_, stamp, _ := k.readLocked(mesh)
 		now := fmt.Sprint(s, stamp)
@@ -329,6 +369,7 @@ func (k *Keeper) review(ctx context.Context, proxies Proxies) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.status = all
 	for mesh := range k.told {
 		if !seen[mesh] {
 			delete(k.told, mesh)
@@ -337,35 +378,75 @@ func (k *Keeper) review(ctx context.Context, proxies Proxies) {
 	}
 }
 
-// step takes the next step of a mesh's authority, if one is due.
-func (k *Keeper) step(ctx context.Context, mesh resource.MeshName, s settings, proxies Proxies) {
-	if !s.enabled || s.kind != world.BuiltinCA {
-		return
+// Status returns the authorities in use, as they were at the last look.
+func (k *Keeper) Status() []Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.status)
+}
+
+// step takes the next step of a mesh's authority, if one is due, and returns its status
+// if the mesh has one that is in use.
+func (k *Keeper) step(ctx context.Context, mesh resource.MeshName, s settings, proxies Proxies) (Status, bool) {
+	if !s.issues() {
+		return Status{}, false
 	}
 	k.mu.Lock()
 	authority, stamp, err := k.readLocked(mesh)
 	k.mu.Unlock()
 	if err != nil {
 		k.cfg.Log.Error("a certificate authority cannot be used: its mesh gets no certificates here", "mesh", mesh, "error", err)
-		return
+		return Status{Mesh: mesh, Err: err}, true
 	}
 	if authority == nil {
-		return
+		return Status{}, false
 	}
-	trusted := proxies.Trust(mesh, stamp)
+	waiting, now := proxies.Unacknowledged(mesh, stamp), k.cfg.Now()
+	trusted := waiting == Waiting{} && !authority.Outstanding(k.started, now)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	var stepped *meshca.Authority
 	err = k.writeLocked(ctx, mesh, func(stored *meshca.Authority) (*meshca.Authority, error) {
+		stepped = nil
 		if stored == nil {
 			return nil, nil
 		}
-		next, err := stored.Step(s.backend, trusted && stored == authority, k.cfg.Now())
+		next, err := k.ofMesh(stored, mesh, s)
+		if err != nil || next != stored {
+			return next, err
+		}
+		next, err = stored.Step(s.backend, trusted && stored == authority, now)
 		if err == nil && next != stored {
-			k.cfg.Log.Info("a certificate authority is being replaced", "mesh", mesh, "roots", len(next.Status()), "signing", next.Status()[0].Backend)
+			stepped = next
 		}
 		return next, err
 	})
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err != nil && ctx.Err() == nil:
 		k.cfg.Log.Warn("a certificate authority could not be replaced: trying again", "mesh", mesh, "error", err)
+	case err == nil && stepped != nil:
+		k.logStep(mesh, stepped)
+	}
+	if authority, _, err = k.readLocked(mesh); err != nil || authority == nil {
+		return Status{Mesh: mesh, Err: err}, err != nil
+	}
+	status := Status{Mesh: mesh, Expires: authority.Status()[0].Certificate.NotAfter, Phase: authority.Phase()}
+	if status.Phase == meshca.Publishing {
+		status.Waiting = waiting
+	}
+	return status, true
+}
+
+// logStep tells of a step that was taken.
+func (k *Keeper) logStep(mesh resource.MeshName, a *meshca.Authority) {
+	roots := a.Status()
+	about := []any{"mesh", mesh, "roots", len(roots), "signing", roots[0].Backend, "expires", roots[0].Certificate.NotAfter}
+	switch a.Phase() {
+	case meshca.Publishing:
+		k.cfg.Log.Info("a certificate authority is being replaced: the next root is published", append(about, "signs_by", a.SignsBy())...)
+	case meshca.Retiring:
+		k.cfg.Log.Info("a certificate authority is being replaced: the next root signs", about...)
+	case meshca.Stable:
+		k.cfg.Log.Info("a certificate authority was replaced: the last root is not trusted any more", about...)
 	}
 }

@@ -39,7 +39,7 @@ type zone struct {
 	key     *ecdsa.PublicKey
 	token   token.Token
 
-	// trusted is the stamp that every proxy has acknowledged.
+	// trusted is the stamp that every proxy has acknowledged; the others are away.
 	trusted string
 	// changed counts how often proxies were told of other identities.
 	changed int
@@ -57,8 +57,14 @@ func newZone(t *testing.T) *zone {
 	return z
 }
 
-func (z *zone) IdentitiesChanged(resource.MeshName)          { z.changed++ }
-func (z *zone) Trust(_ resource.MeshName, stamp string) bool { return stamp == z.trusted }
+func (z *zone) IdentitiesChanged(resource.MeshName) { z.changed++ }
+
+func (z *zone) Unacknowledged(_ resource.MeshName, stamp string) Waiting {
+	if stamp == z.trusted {
+		return Waiting{}
+	}
+	return Waiting{Connected: 2, Away: 1}
+}
 
 // keeper returns a keeper of the zone, as it is after a start.
 func (z *zone) keeper() *Keeper {
@@ -264,4 +270,136 @@ func TestAnAuthorityIsReplacedInSteps(t *testing.T) {
 	done, _ := z.issue(k)
 	require.Less(t, len(done.Roots), len(signing.Roots))
 	require.Error(t, verify(done.Roots, old, z.now.Add(-time.Minute)))
+}
+
+// A zone that has just started does not know whom it gave certificates before, so that a
+// replacement waits until these have ended. What it gave since, proxies acknowledge.
+func TestAReplacementAfterARestartWaitsForAllCertificates(t *testing.T) {
+	z := newZone(t)
+	z.mesh("one", "builtin", "1h")
+	before, _ := z.issue(z.keeper())
+	z.now = z.now.Add(30 * time.Minute)
+	k := z.keeper()
+	z.now = z.now.Add(time.Minute)
+	z.mesh("two", "builtin", "1h")
+	k.review(t.Context(), z)
+	published, _ := z.issue(k)
+	z.trusted = published.Stamp
+	z.now = z.now.Add(58 * time.Minute)
+	k.review(t.Context(), z)
+	_, leaf := z.issue(k)
+	require.NoError(t, verify(before.Roots, leaf, z.now), "the last one signs")
+	z.now = z.now.Add(time.Minute)
+	k.review(t.Context(), z)
+	_, leaf = z.issue(k)
+	require.Error(t, verify(before.Roots, leaf, z.now), "the next one signs")
+}
+
+// A mesh that was deleted and created again has another authority, whether or not the zone
+// has seen it deleted, and what the last one signed is trusted no longer. A mesh that is
+// gone from the zone for a time, and comes back as it was, has the one that it had.
+func TestAMeshThatIsCreatedAgainHasAnotherAuthority(t *testing.T) {
+	create := func(z *zone, at time.Time) {
+		r := resourcetest.Build(t, resource.KindMesh, "", "default", `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`)
+		meta := r.Meta()
+		meta.CreationTime, meta.ModificationTime = at, at
+		put := store.Put(r.WithMeta(meta))
+		put.KeepTimes = true
+		require.NoError(t, z.replica.Apply(z.replica.Revision()+1, store.Txn{Ops: []store.Op{put}}).Err)
+	}
+	remove := func(z *zone) {
+		require.NoError(t, z.replica.Apply(z.replica.Revision()+1, store.Txn{Ops: []store.Op{store.Delete(resource.Key{Kind: resource.KindMesh, Name: "default"})}}).Err)
+	}
+	for what, asked := range map[string]bool{"the keeper looks first": false, "a dataplane asks first": true} {
+		z := newZone(t)
+		k := z.keeper()
+		create(z, z.now)
+		before, old := z.issue(k)
+		k.review(t.Context(), z)
+
+		remove(z)
+		k.review(t.Context(), z)
+		require.Empty(t, k.Status(), what)
+		create(z, z.now)
+		k.review(t.Context(), z)
+		same, _ := z.issue(z.keeper())
+		require.Equal(t, before.Roots, same.Roots, what)
+
+		remove(z)
+		create(z, z.now.Add(time.Nanosecond))
+		told := z.changed
+		if !asked {
+			k.review(t.Context(), z)
+			require.Greater(t, z.changed, told, what)
+		}
+		after, leaf := z.issue(k)
+		require.Error(t, verify(before.Roots, leaf, z.now), what)
+		require.Error(t, verify(after.Roots, old, z.now), what)
+		k.review(t.Context(), z)
+		again, _ := z.issue(z.keeper())
+		require.Equal(t, after.Roots, again.Roots, what)
+		require.Contains(t, z.log.String(), "replaces_deleted_mesh=true", what)
+	}
+}
+
+// What an earlier release stored does not say which mesh it is for: it is that of the mesh
+// of now.
+func TestAnAuthorityOfAnEarlierReleaseIsKept(t *testing.T) {
+	z := newZone(t)
+	old, err := meshca.New("east", "default", "ca", z.now)
+	require.NoError(t, err)
+	data, err := old.WithLongest(time.Hour).Marshal()
+	require.NoError(t, err)
+	require.NotContains(t, string(data), "created")
+	z.write(z.local.Store, resourcetest.Build(t, resource.KindGlobalSecret, "", token.MeshAuthorityKey("default").Name, fmt.Sprintf(`{"data":%q}`, base64.StdEncoding.EncodeToString(data))))
+	r := resourcetest.Build(t, resource.KindMesh, "", "default", `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","dpCert":{"rotation":{"expiration":"1h"}}}]}}`)
+	require.NoError(t, z.replica.Apply(1, store.Txn{Time: z.now, Ops: []store.Op{store.Put(r)}}).Err)
+	k := z.keeper()
+	k.review(t.Context(), z)
+	got, _ := z.issue(k)
+	require.Equal(t, old.Roots(), got.Roots)
+	stored, _ := z.stored()
+	read, err := meshca.Parse("east", "default", stored.Spec().(*resource.Secret).Bytes())
+	require.NoError(t, err)
+	require.True(t, z.now.Equal(read.Created()))
+}
+
+// What the metrics of a zone say of a replacement.
+func TestTheStatusOfAReplacement(t *testing.T) {
+	z := newZone(t)
+	k := z.keeper()
+	z.mesh("one", "builtin", "1h")
+	k.review(t.Context(), z)
+	require.Empty(t, k.Status(), "no dataplane has asked")
+	z.issue(k)
+	expires := z.now.Add(meshca.RootLifetime)
+	want := Status{Mesh: "default", Expires: expires, Phase: meshca.Stable}
+	k.review(t.Context(), z)
+	require.Equal(t, []Status{want}, k.Status())
+
+	z.now = z.now.Add(time.Minute)
+	z.mesh("two", "builtin", "1h")
+	k.review(t.Context(), z)
+	k.review(t.Context(), z)
+	want.Phase, want.Waiting = meshca.Publishing, Waiting{Connected: 2, Away: 1}
+	require.Equal(t, []Status{want}, k.Status())
+	require.Contains(t, z.log.String(), "signs_by=")
+
+	published, _ := z.issue(k)
+	z.trusted = published.Stamp
+	k.review(t.Context(), z)
+	want = Status{Mesh: "default", Expires: expires.Add(time.Minute), Phase: meshca.Retiring}
+	require.Equal(t, []Status{want}, k.Status())
+	z.now = z.now.Add(time.Hour)
+	k.review(t.Context(), z)
+	want.Phase = meshca.Stable
+	require.Equal(t, []Status{want}, k.Status())
+
+	z.write(z.local.Store, resourcetest.Build(t, resource.KindGlobalSecret, "", token.MeshAuthorityKey("default").Name, `{"data":"eA=="}`))
+	k.review(t.Context(), z)
+	require.Len(t, k.Status(), 1)
+	require.Error(t, k.Status()[0].Err)
+	z.mesh("", "", "")
+	k.review(t.Context(), z)
+	require.Empty(t, k.Status())
 }
