@@ -112,7 +112,7 @@ func NewLimits(o LimitOptions) *Limits {
 	}
 	l.http, l.webhook = limits.NewConnections(few, time.Now, l.Refused), limits.NewConnections(few, time.Now, l.Refused)
 	l.watches = limits.NewSlots(limits.LimitWatches, "watches of unauthenticated clients", o.MaxUnauthenticatedWatches, inAll*o.MaxUnauthenticatedWatches)
-	l.zoneWaits = limits.NewSlots(limits.LimitZoneWaits, "waits for zones", maxClientZoneWaits, maxZoneWaits).KeepRoom(maxZoneWaits)
+	l.zoneWaits = limits.NewSlots(limits.LimitZoneWaits, "waits for zones", maxClientZoneWaits, maxZoneWaits).WithSpare(maxZoneWaits)
 	l.writes = limits.NewWrites(limits.WriteConfig{
 		Requests: float64(o.WriteRate), Bytes: float64(o.WriteBytes), All: writeInAll, LargestRequest: MaxBatchBytes,
 	}, time.Now)

@@ -389,8 +389,8 @@ func TestSlots(t *testing.T) {
 }
 
 // A few owners take all that there are, and one who has none still finds one.
-func TestSlotsKeepRoom(t *testing.T) {
-	s := NewSlots(LimitZoneWaits, "waits", 2, 3).KeepRoom(1)
+func TestSpareSlots(t *testing.T) {
+	s := NewSlots(LimitZoneWaits, "waits", 2, 3).WithSpare(1)
 	for _, owner := range []string{"a", "a", "b"} {
 		_, err := s.Take(owner)
 		require.NoError(t, err)

@@ -144,9 +144,9 @@ func NewSlots(limit, what string, each, all int) *Slots {
 	return &Slots{limit: limit, what: what, each: each, all: all, owners: map[string]int{}}
 }
 
-// KeepRoom has n slots more for owners who have none, so that a few owners cannot take
+// WithSpare has n slots more for owners who have none, so that a few owners cannot take
 // all that there are. It returns s.
-func (s *Slots) KeepRoom(n int) *Slots {
+func (s *Slots) WithSpare(n int) *Slots {
 	s.spare = n
 	return s
 }
