@@ -279,6 +279,9 @@ func TestStockGRPCIsPermitted(t *testing.T) {
 	refused(web, "mtls-default")
 	global.mustWith(`{type: TrafficPermission, mesh: default, name: web-to-backend, sources: [{match: {kuma.io/service: web, version: v1}}], destinations: [{match: {kuma.io/service: backend}}]}`, "apply", "-f", "-")
 	served(web)
+	for _, name := range []string{"expires_timestamp_seconds", "failing", "phase", "unacknowledged"} {
+		require.Regexp(t, `(?m)^meridian_mesh_ca_`+name+`\{[^}]*mesh="default"`, east.scrape())
+	}
 	refused(old, "TrafficPermission web-to-backend")
 	// The other generation takes its place.
 	global.mustWith(`{type: MeshTrafficPermission, mesh: default, name: no-old-web, spec: {targetRef: {kind: Service, name: backend}, from: [

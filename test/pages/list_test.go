@@ -162,7 +162,7 @@ export MERIDIAN_TOKEN=$(meridian generate user-token --name backend-owner --vali
 	{path: "docs/policies/targetref.md", before: routes, first: map[string]string{
 		"meridian validate -f timeouts.yaml": "sed -i '/name: web-timeouts/,$ s/name: web}/name: wbe}/' timeouts.yaml",
 	}},
-	{path: "docs/policies/tests.md"},
+	{path: "docs/policies/tests.md", before: "mkdir shop"},
 	{path: "docs/policies/defaults-and-overrides.md", first: map[string]string{
 		"meridian validate -f shop.yaml":                        `sed -i.whole 's/when: spec.limits\["per-user"\]/when: spec.limits.per-user/' shop.yaml`,
 		"meridian eval policy AuthPolicy baseline -f shop.yaml": "mv shop.yaml.whole shop.yaml",

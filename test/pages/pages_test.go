@@ -223,7 +223,7 @@ func (s *session) check(p *page, at step, command string) {
 		<-time.After(100 * time.Millisecond)
 		printed, code = s.run(command)
 	}
-	failing := len(at.shown) > 0 && (strings.HasPrefix(at.shown[0], "Error:") || at.shown[0] == "no")
+	failing := len(at.shown) > 0 && (strings.HasPrefix(at.shown[0], "Error:") || strings.HasPrefix(at.shown[0], "FAIL  ") || at.shown[0] == "no")
 	question := strings.Contains(command, " can-i ") && len(at.shown) == 0
 	if !question {
 		require.Equal(s.t, failing, code != 0, "%s:%d: %s\nexit code %d:\n%s", p.path, at.line, at.command, code, printed)
