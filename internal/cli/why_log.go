@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -57,6 +58,9 @@ type envoyLine struct {
 // grpcDenied finds the policy in the error of a gRPC client.
 var grpcDenied = regexp.MustCompile(`incoming RPC (?:matched a deny policy "((?:[^"\\]|\\.)*)"|did not match an allow policy)`)
 
+// jsonNames are what messages call the types of an envoyLine.
+var jsonNames = map[reflect.Kind]string{reflect.String: "text", reflect.Uint32: "a number from 0 to 4294967295", reflect.Struct: "an object"}
+
 // readDenial reads a line of a log. The error says why it is not one of a denial.
 func readDenial(text string) (denial, error) {
 	// A line of Envoy has what callers write, which may look like such an error.
@@ -75,6 +79,9 @@ func readDenial(text string) (denial, error) {
 	}
 	var line envoyLine
 	if err := json.NewDecoder(strings.NewReader(text[i:])).Decode(&line); err != nil {
+		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+			return denial{}, fmt.Errorf("`%s`: expected %s, got %s", strings.ToLower(wrong.Field), jsonNames[wrong.Type.Kind()], wrong.Value)
+		}
 		return denial{}, fmt.Errorf("it is no whole JSON object: %w", err)
 	}
 	by, denied := strings.CutPrefix(cmp.Or(line.Details, line.Termination), xds.DeniedDetails)

@@ -2,18 +2,12 @@ package proxyless
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -33,8 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/xds"
 
-	"meridian/internal/identity"
-	"meridian/internal/meshca"
+	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	meridianxds "meridian/internal/xds"
@@ -42,77 +34,6 @@ import (
 )
 
 const mutualTLS = `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`
-
-// holder is who has a key and a certificate.
-type holder struct {
-	key         *ecdsa.PrivateKey
-	certificate []byte // PEM
-}
-
-func (h *holder) keyPEM(t *testing.T) []byte {
-	t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(h.key)
-	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-}
-
-func (h *holder) pair(t *testing.T) tls.Certificate {
-	t.Helper()
-	pair, err := tls.X509KeyPair(h.certificate, h.keyPEM(t))
-	require.NoError(t, err)
-	return pair
-}
-
-func (h *holder) parsed(t *testing.T) *x509.Certificate {
-	t.Helper()
-	c, err := x509.ParseCertificate(h.pair(t).Certificate[0])
-	require.NoError(t, err)
-	return c
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	return key
-}
-
-// authority is that of a mesh in zone east.
-func authority(t *testing.T, mesh resource.MeshName) *meshca.Authority {
-	t.Helper()
-	a, err := meshca.New("east", mesh, "ca", time.Now())
-	require.NoError(t, err)
-	return a.WithLongest(time.Hour)
-}
-
-// issue makes a certificate for a dataplane with tags, of which that of the zone is added.
-func issue(t *testing.T, a *meshca.Authority, mesh resource.MeshName, dataplane string, sets ...resource.Tags) *holder {
-	t.Helper()
-	for _, tags := range sets {
-		tags[resource.ZoneTag] = "east"
-	}
-	name, err := identity.Of("east", mesh, dataplane, sets)
-	require.NoError(t, err)
-	return issueName(t, a, name)
-}
-
-// issueOn makes a certificate for a dataplane of mesh m, on a credential.
-func issueOn(t *testing.T, a *meshca.Authority, dataplane, credential string, tags resource.Tags) *holder {
-	t.Helper()
-	tags[resource.ZoneTag] = "east"
-	name, err := identity.Of("east", "m", dataplane, []resource.Tags{tags})
-	require.NoError(t, err)
-	return issueName(t, a, identity.WithCredential(name, credential))
-}
-
-func issueName(t *testing.T, a *meshca.Authority, name string) *holder {
-	t.Helper()
-	h := &holder{key: newKey(t)}
-	signed, err := a.Sign(&h.key.PublicKey, name, time.Hour, time.Now())
-	require.NoError(t, err)
-	h.certificate = signed.PEM
-	return h
-}
 
 // files are an identity where gRPC reads it.
 type files struct {
@@ -122,12 +43,12 @@ type files struct {
 }
 
 // put puts an identity in the place of the last one, all at once, as an agent does.
-func (f *files) put(h *holder, roots []byte) {
+func (f *files) put(h *meshcatest.Holder, roots []byte) {
 	f.t.Helper()
 	f.count++
 	next := strconv.Itoa(f.count)
 	require.NoError(f.t, os.Mkdir(filepath.Join(f.dir, next), 0o700))
-	for name, data := range map[string][]byte{"certificate.pem": h.certificate, "key.pem": h.keyPEM(f.t), "roots.pem": roots} {
+	for name, data := range map[string][]byte{"certificate.pem": h.Certificate, "key.pem": h.KeyPEM(f.t), "roots.pem": roots} {
 		require.NoError(f.t, os.WriteFile(filepath.Join(f.dir, next, name), data, 0o600))
 	}
 	require.NoError(f.t, os.Symlink(next, filepath.Join(f.dir, "new")))
@@ -230,45 +151,22 @@ const everyone = `{"targetRef":{"kind":"Mesh"},"from":[{"targetRef":{"kind":"Mes
 func TestForgedCertificatesAreRejected(t *testing.T) {
 	z := newZone(t)
 	z.apply(z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
-	ca, other, twice := authority(t, "m"), authority(t, "n"), authority(t, "m")
+	ca, other, twice := meshcatest.Authority(t, "m"), meshcatest.Authority(t, "n"), meshcatest.Authority(t, "m")
 	web := resource.Tags{resource.ServiceTag: "web"}
 	f := newFiles(t)
-	f.put(issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+	f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
 	server := z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, f)
-	mine := issue(t, ca, "m", "web-1", web)
+	mine := meshcatest.Issue(t, ca, "m", "web-1", web)
 
-	answer, err := callBare(t, server.address, presenting(t, mine.pair(t)))
+	answer, err := callBare(t, server.address, presenting(t, mine.Pair(t)))
 	require.NoError(t, err)
 	require.Equal(t, "backend-1", answer)
 
-	// A dataplane signs with its own key the certificate of another one.
-	parent := mine.parsed(t)
-	uri, err := url.Parse("spiffe://east.m/dp/admin/_/kuma.io_2Fservice/admin")
-	require.NoError(t, err)
-	forged := newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: parent.NotBefore, NotAfter: parent.NotAfter, URIs: []*url.URL{uri},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: parent.ExtKeyUsage,
-	}, parent, &forged.PublicKey, mine.key)
-	require.NoError(t, err)
-	alone := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: parent.NotBefore, NotAfter: parent.NotAfter, URIs: parent.URIs,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: parent.ExtKeyUsage, IsCA: true, BasicConstraintsValid: true,
+	refused := map[string]credentials.TransportCredentials{"plaintext": insecure.NewCredentials()}
+	for name, certificate := range meshcatest.Forgeries(t, ca, "m", mine) {
+		refused[name] = presenting(t, certificate)
 	}
-	self, err := x509.CreateCertificate(rand.Reader, alone, alone, &forged.PublicKey, forged)
-	require.NoError(t, err)
-	stolen := mine.pair(t)
-	stolen.PrivateKey = forged
-	for name, with := range map[string]credentials.TransportCredentials{
-		"of another mesh":                presenting(t, issue(t, other, "n", "web-1", web).pair(t)),
-		"of another authority":           presenting(t, issue(t, twice, "m", "web-1", web).pair(t)),
-		"signed by a dataplane":          presenting(t, tls.Certificate{Certificate: [][]byte{der, parent.Raw}, PrivateKey: forged}),
-		"signed by itself":               presenting(t, tls.Certificate{Certificate: [][]byte{self}, PrivateKey: forged}),
-		"without its key":                presenting(t, stolen),
-		"no certificate":                 presenting(t, tls.Certificate{}),
-		"plaintext":                      insecure.NewCredentials(),
-		"of the authority's certificate": presenting(t, tls.Certificate{Certificate: [][]byte{rootOf(t, ca)}, PrivateKey: forged}),
-	} {
+	for name, with := range refused {
 		_, err := callBare(t, server.address, with)
 		require.Equal(t, codes.Unavailable, status.Code(err), "%s: %v", name, err)
 	}
@@ -281,25 +179,18 @@ func TestForgedCertificatesAreRejected(t *testing.T) {
 	answer, err = call(t.Context(), conn, "/a.S/M")
 	require.NoError(t, err)
 	require.Equal(t, "backend-1", answer)
-	for _, h := range []*holder{
-		issue(t, other, "n", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), issue(t, twice, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}),
-		issue(t, ca, "m", "web-2", resource.Tags{resource.ServiceTag: "web"}), // a dataplane that is not of the service
+	for _, h := range []*meshcatest.Holder{
+		meshcatest.Issue(t, other, "n", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), meshcatest.Issue(t, twice, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}),
+		meshcatest.Issue(t, ca, "m", "web-2", resource.Tags{resource.ServiceTag: "web"}), // a dataplane that is not of the service
 	} {
 		impostor := newFiles(t)
 		impostor.put(h, bytes.Join([][]byte{ca.Roots(), other.Roots(), twice.Roots()}, nil))
 		wrong := z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, impostor)
-		_, err := callBare(t, wrong.address, presenting(t, mine.pair(t)))
+		_, err := callBare(t, wrong.address, presenting(t, mine.Pair(t)))
 		require.NoError(t, err, "it serves a client that does not verify it")
 		_, err = call(t.Context(), z.dialMember(client), "/a.S/M")
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	}
-}
-
-func rootOf(t *testing.T, a *meshca.Authority) []byte {
-	t.Helper()
-	block, _ := pem.Decode(a.Roots())
-	require.NotNil(t, block)
-	return block.Bytes
 }
 
 // joins registers web-1 with the tag of its zone, which a zone adds.
@@ -343,10 +234,10 @@ func TestPermissiveIsPlaintextUntilStrict(t *testing.T) {
 		return fmt.Sprintf(`{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":%q}]}}`, mode)
 	}
 	z.apply(z.put(resource.KindMesh, "", "m", mode("PERMISSIVE")), z.put(resource.KindMeshTrafficPermission, "m", "none", strings.Replace(everyone, "ALLOW", "DENY", 1)))
-	ca := authority(t, "m")
+	ca := meshcatest.Authority(t, "m")
 	own, client := newFiles(t), newFiles(t)
-	own.put(issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
-	mine := issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"})
+	own.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+	mine := meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"})
 	client.put(mine, ca.Roots())
 	server := z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, own)
 	z.joins()
@@ -359,7 +250,7 @@ func TestPermissiveIsPlaintextUntilStrict(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "backend-1", answer)
 	}
-	_, err := callBare(t, server.address, presenting(t, mine.pair(t)))
+	_, err := callBare(t, server.address, presenting(t, mine.Pair(t)))
 	require.Equal(t, codes.Unavailable, status.Code(err), "it cannot accept both: %v", err)
 
 	z.apply(z.put(resource.KindMesh, "", "m", mode("STRICT")))
@@ -387,13 +278,13 @@ func TestPermissiveIsPlaintextUntilStrict(t *testing.T) {
 func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 	z := newZone(t)
 	z.apply(z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
-	ca := authority(t, "m")
+	ca := meshcatest.Authority(t, "m")
 	own, client := newFiles(t), newFiles(t)
 	replace := func() (serial *big.Int) {
-		h := issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"})
+		h := meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"})
 		own.put(h, ca.Roots())
-		client.put(issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"}), ca.Roots())
-		return h.parsed(t).SerialNumber
+		client.put(meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"}), ca.Roots())
+		return h.Parsed(t).SerialNumber
 	}
 	replace()
 	server := z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, own)
@@ -431,7 +322,7 @@ func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	observer := issue(t, ca, "m", "web-2", resource.Tags{resource.ServiceTag: "web"}).pair(t)
+	observer := meshcatest.Issue(t, ca, "m", "web-2", resource.Tags{resource.ServiceTag: "web"}).Pair(t)
 	for range 5 {
 		serial := replace()
 		for failed.Load() == nil { // until new connections get the new one

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/engines"
@@ -43,7 +44,7 @@ func TestStockServersDecideAsTheAnswerSays(t *testing.T) {
 	for n := range 8 {
 		z := newZone(t)
 		z.apply(z.put(resource.KindMesh, "", "m", mutualTLS))
-		ca := authority(t, "m")
+		ca := meshcatest.Authority(t, "m")
 		for i := range 1 + r.IntN(3) {
 			if n%2 == 0 {
 				z.apply(z.put(resource.KindTrafficPermission, "m", fmt.Sprintf("p%d", i), fmt.Sprintf(`{"sources":[{"match":%s},{"match":%s}],"destinations":[{"match":{"kuma.io/service":"backend"}}]}`, selector(), selector())))
@@ -56,7 +57,7 @@ func TestStockServersDecideAsTheAnswerSays(t *testing.T) {
 			z.apply(z.put(resource.KindMeshTrafficPermission, "m", fmt.Sprintf("p%d", i), `{"targetRef":{"kind":"Mesh"},"from":[`+strings.Join(from, ",")+`]}`))
 		}
 		f := newFiles(t)
-		f.put(issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+		f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
 		server := z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, f)
 		m := policy.NewMatcher(engines.All()...)
 		m.Reset(z.store.View())
@@ -65,10 +66,10 @@ func TestStockServersDecideAsTheAnswerSays(t *testing.T) {
 			if r.IntN(3) > 0 {
 				tags["version"] = pick("v1", "v2", "_", ".+", "é", "a b")
 			}
-			h := issue(t, ca, "m", fmt.Sprintf("caller-%d", i), tags) // it adds the zone's tag
+			h := meshcatest.Issue(t, ca, "m", fmt.Sprintf("caller-%d", i), tags) // it adds the zone's tag
 			a, err := answer.Connection(m, answer.ConnectionQuestion{Mesh: "m", FromTags: tags, To: "backend-1"}, 1)
 			require.NoError(t, err)
-			_, err = callBare(t, server.address, presenting(t, h.pair(t)))
+			_, err = callBare(t, server.address, presenting(t, h.Pair(t)))
 			if a.Allowed {
 				served++
 				require.NoError(t, err, "%v", tags)

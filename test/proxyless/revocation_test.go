@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meridian/internal/identity"
+	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/resource"
 )
 
@@ -21,15 +22,15 @@ import (
 func TestARevokedTokenEndsItsIdentity(t *testing.T) {
 	z := newZone(t)
 	z.apply(z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
-	ca := authority(t, "m")
-	web := func(dataplane, token string) *holder {
-		return issueOn(t, ca, dataplane, identity.Credential(token), resource.Tags{resource.ServiceTag: "web"})
+	ca := meshcatest.Authority(t, "m")
+	web := func(dataplane, token string) *meshcatest.Holder {
+		return meshcatest.IssueOn(t, ca, "m", dataplane, token, resource.Tags{resource.ServiceTag: "web"})
 	}
 	own := newFiles(t)
-	own.put(issueOn(t, ca, "backend-1", identity.Credential("backend"), resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+	own.put(meshcatest.IssueOn(t, ca, "m", "backend-1", "backend", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
 	server := z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, own)
-	open := func(h *holder) *grpc.ClientConn {
-		conn, err := grpc.NewClient(server.address, grpc.WithTransportCredentials(presenting(t, h.pair(t))))
+	open := func(h *meshcatest.Holder) *grpc.ClientConn {
+		conn, err := grpc.NewClient(server.address, grpc.WithTransportCredentials(presenting(t, h.Pair(t))))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, conn.Close()) })
 		answer, err := call(t.Context(), conn, "/a.S/M")
@@ -67,9 +68,9 @@ func TestARevokedTokenEndsItsIdentity(t *testing.T) {
 		require.NoError(t, t.Context().Err())
 	}
 	require.ErrorContains(t, denied, `matched a deny policy "revoked-token"`)
-	_, err = callBare(t, server.address, presenting(t, web("web-1", "stolen").pair(t)))
+	_, err = callBare(t, server.address, presenting(t, web("web-1", "stolen").Pair(t)))
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "by a new connection: %v", err)
-	_, err = callBare(t, server.address, presenting(t, web("web-1", "new").pair(t)))
+	_, err = callBare(t, server.address, presenting(t, web("web-1", "new").Pair(t)))
 	require.NoError(t, err, "the same dataplane, on another token")
 	_, err = call(t.Context(), other, "/a.S/M")
 	require.NoError(t, err)
@@ -98,7 +99,7 @@ func TestARevokedTokenEndsItsIdentity(t *testing.T) {
 	z.follow(server)
 	require.Empty(t, server.xds.Settle())
 	for err = nil; status.Code(err) != codes.PermissionDenied; {
-		_, err = callBare(t, server.address, presenting(t, web("web-3", "another").pair(t)))
+		_, err = callBare(t, server.address, presenting(t, web("web-3", "another").Pair(t)))
 	}
 	close(stop)
 	load.Wait()

@@ -33,9 +33,10 @@ var filterFields = []string{
 	"responseHeaderModifier.add[].value", "responseHeaderModifier.remove",
 }
 
-var mirrorFields = []string{
-	"requestMirror.backendRef.group", "requestMirror.backendRef.kind", "requestMirror.backendRef.name", "requestMirror.backendRef.namespace", "requestMirror.backendRef.tags", "requestMirror.percentage",
-}
+// mirrorPlace are the fields of a mirror that only routes of the Gateway API look at.
+var mirrorPlace = []string{"requestMirror.backendRef.group", "requestMirror.backendRef.kind", "requestMirror.backendRef.namespace"}
+
+var mirrorFields = []string{"requestMirror.backendRef.name", "requestMirror.backendRef.tags", "requestMirror.percentage"}
 
 var ruleFilterFields = append(slices.Clone(mirrorFields),
 	"requestRedirect.scheme", "requestRedirect.hostname", "requestRedirect.port", "requestRedirect.statusCode",
@@ -143,6 +144,7 @@ var envoyTable = compile(
 	on(resource.KindMeshTrafficRoute, Enforced, "", queryFields("rules[]")...),
 	on(resource.KindMeshTrafficRoute, Enforced, neverHeaders, under("rules[].default.filters[]", filterFields)...),
 	on(resource.KindMeshTrafficRoute, Enforced, "", under("rules[].default.filters[]", ruleFilterFields)...),
+	on(resource.KindMeshTrafficRoute, Unsupported, byName, under("rules[].default.filters[]", mirrorPlace)...),
 	on(resource.KindMeshTrafficRoute, Unsupported, byName, "rules[].default.filters[].requestMirror.backendRef.port"),
 	on(resource.KindMeshTrafficRoute, Unsupported, failsClosed, "rules[].default.filters[].extensionRef"),
 	on(resource.KindMeshTrafficRoute, Enforced, "", "rules[].default.backendRefs[].kind", "rules[].default.backendRefs[].name", "rules[].default.backendRefs[].tags", "rules[].default.backendRefs[].weight"),
@@ -224,7 +226,7 @@ var envoyTable = compile(
 	on(resource.KindHTTPRoute, Enforced, "", backendFields...),
 	on(resource.KindHTTPRoute, Unsupported, byName, "rules[].backendRefs[].port", "rules[].filters[].requestMirror.backendRef.port"),
 	on(resource.KindHTTPRoute, Enforced, neverHeaders, under("rules[].filters[]", filterFields)...),
-	on(resource.KindHTTPRoute, Enforced, "", under("rules[].filters[]", ruleFilterFields)...),
+	on(resource.KindHTTPRoute, Enforced, "", under("rules[].filters[]", append(mirrorPlace, ruleFilterFields...))...),
 	on(resource.KindHTTPRoute, Unsupported, failsClosed, "rules[].filters[].extensionRef"),
 	on(resource.KindHTTPRoute, Enforced, neverHeaders, under("rules[].backendRefs[].filters[]", filterFields)...),
 	on(resource.KindHTTPRoute, Enforced, "", "rules[].backendRefs[].filters[].urlRewrite.hostname"),
@@ -240,7 +242,7 @@ var envoyTable = compile(
 	on(resource.KindGRPCRoute, Enforced, "", backendFields...),
 	on(resource.KindGRPCRoute, Unsupported, byName, "rules[].backendRefs[].port", "rules[].filters[].requestMirror.backendRef.port"),
 	on(resource.KindGRPCRoute, Enforced, neverHeaders, under("rules[].filters[]", filterFields)...),
-	on(resource.KindGRPCRoute, Enforced, "", under("rules[].filters[]", mirrorFields)...),
+	on(resource.KindGRPCRoute, Enforced, "", under("rules[].filters[]", append(mirrorPlace, mirrorFields...))...),
 	on(resource.KindGRPCRoute, Unsupported, "a route with it is refused: it is not for gRPC calls", "rules[].filters[].requestRedirect", "rules[].filters[].urlRewrite"),
 	on(resource.KindGRPCRoute, Unsupported, failsClosed, "rules[].filters[].extensionRef"),
 	on(resource.KindGRPCRoute, Enforced, neverHeaders, under("rules[].backendRefs[].filters[]", filterFields)...),

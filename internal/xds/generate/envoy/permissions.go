@@ -312,10 +312,12 @@ func overrides(mesh resource.MeshName, revoked *world.Revoked, lists []permissio
 // connections are the filters that decide about the connections of an inbound without
 // HTTP, to be put before the proxy t.
 //
-// Envoy decides when a caller sends something. Where withNames has expressions, they
+// Envoy decides when a caller sends something. Where names has expressions, they
 // decide in the handshake, and an application that is the first to send something is
 // connected to after it. Otherwise it is connected to when the caller has sent something.
-// Either way nothing of it is seen by who is denied.
+// Nothing of it is seen by a caller that is denied, but for one whose token was revoked:
+// names in the handshake are of permissions alone, and the filter decides about it only
+// when it sends something.
 func connections(decide []*matchingv3.Matcher, names []string, statistics string, t *tcpv3.TcpProxy) (before []*listenerv3.Filter, err error) {
 	for i, m := range decide {
 		packed, err := xds.Pack(&networkrbacv3.RBAC{StatPrefix: statistics + "_", Matcher: m})
