@@ -114,9 +114,11 @@ func (x *kindIndex) drawer(d drawer) *filing {
 	return f
 }
 
-func (x *kindIndex) add(p *Policy) {
-	f := &filed{Policy: p, slots: slotsOf(p)}
-	x.byName[p.Key().Name] = f
+func (x *kindIndex) add(p *Policy) { x.insert(&filed{Policy: p, slots: slotsOf(p)}) }
+
+// insert adds a policy that may be in other indexes, too.
+func (x *kindIndex) insert(f *filed) {
+	x.byName[f.Key().Name] = f
 	for _, s := range f.slots {
 		d := x.drawer(s.drawer)
 		v := values{s.memberValue, s.attachValue}

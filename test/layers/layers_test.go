@@ -54,6 +54,7 @@ var levels = map[string]int{
 	"internal/policy/inherit":     2,
 	"internal/policy/specificity": 2,
 	"internal/policy/targetref":   2,
+	"internal/plan":               2,
 	"internal/expectation":        2,
 	"internal/question":           2,
 	"internal/server":             2,

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -20,143 +19,10 @@ import (
 	"meridian/internal/resource"
 )
 
-// sibling is the kind that each Mesh kind of these worlds supersedes (§4.11), and
-// where the two meet.
-var siblings = map[resource.Kind]resource.Kind{
-	"MeshTrafficPermission": "TrafficPermission",
-	"MeshUpstreamTimeout":   "Timeout",
-	"MeshLogging":           "TrafficLog",
-	"MeshTracing":           "TrafficTrace",
-}
-
-var worldKinds = []resource.Kind{
-	"MeshTrafficPermission", "MeshUpstreamTimeout", "MeshLogging", "MeshTracing",
-	"TrafficPermission", "Timeout", "TrafficLog", "TrafficTrace",
-}
-
-var services = []string{"a", "b", "c"}
-
-// generations is a world of both generations.
-type generations struct{ policytest.World }
-
-func (w generations) put(rt *rapid.T, kind resource.Kind, name string, spec any) resource.Key {
-	meta := resource.Meta{
-		Key:              resource.Key{Kind: kind, Mesh: "m", Name: name},
-		ModificationTime: time.Unix(int64(rapid.IntRange(0, 2).Draw(rt, "modified")), 0),
-	}
-	if kind == resource.KindMesh {
-		meta.Key = resource.Key{Kind: kind, Name: name}
-	}
-	return w.Put(rt, meta, policytest.Spell(rt, spec))
-}
-
-type object = map[string]any
-
-func (w generations) drawPolicy(rt *rapid.T) resource.Key {
-	kind := rapid.SampledFrom(worldKinds).Draw(rt, "kind")
-	service := rapid.SampledFrom(services)
-	n := rapid.IntRange(1, 2).Draw(rt, "value")
-	match := func(label string) []any {
-		return []any{object{"match": object{resource.ServiceTag: rapid.SampledFrom(append([]string{"*"}, services...)).Draw(rt, label)}}}
-	}
-	target := func(label string, kinds ...string) object {
-		t := object{"kind": rapid.SampledFrom(append(kinds, "Mesh")).Draw(rt, label)}
-		switch t["kind"] {
-		case "Service":
-			t["name"] = service.Draw(rt, label+" service")
-		case "Proxy":
-			t["name"] = fmt.Sprintf("d%d", rapid.IntRange(1, 3).Draw(rt, "proxy"))
-		case "HTTPRoute":
-			t["name"] = "r1"
-		}
-		return t
-	}
-	spec := object{}
-	if _, mesh := siblings[kind]; mesh {
-		spec["targetRef"] = target("target", "Service", "Proxy")
-	}
-	backend := fmt.Sprintf("b%d", n)
-	item := func(conf object, at object) []any { conf["targetRef"] = at; return []any{conf} }
-	switch kind {
-	case "MeshTrafficPermission":
-		action := rapid.SampledFrom([]string{"ALLOW", "DENY"}).Draw(rt, "action")
-		spec["from"] = item(object{"action": action}, target("from", "Service"))
-	case "MeshUpstreamTimeout":
-		spec["to"] = item(object{"connectTimeout": fmt.Sprintf("%ds", n)}, target("to", "Service", "HTTPRoute"))
-	case "MeshLogging":
-		spec["to"] = item(object{"backends": []any{object{"name": backend}}}, target("to", "Service"))
-		if rapid.Bool().Draw(rt, "from too") {
-			spec["from"] = item(object{"backends": []any{object{"name": backend}}}, target("from", "Service"))
-		}
-	case "MeshTracing":
-		spec["conf"] = object{"backends": []any{object{"name": backend}}}
-	case "TrafficTrace":
-		spec["selectors"], spec["conf"] = match("selector"), object{"backend": backend}
-	default:
-		spec["sources"], spec["destinations"] = match("source"), match("destination")
-		switch kind {
-		case "Timeout":
-			spec["conf"] = object{"connectTimeout": fmt.Sprintf("%ds", n)}
-		case "TrafficLog":
-			spec["conf"] = object{"backend": backend}
-		}
-	}
-	return w.put(rt, kind, fmt.Sprintf("p%d", rapid.IntRange(1, 3).Draw(rt, "name")), spec)
-}
-
-func (w generations) drawDataplane(rt *rapid.T) resource.Key {
-	ports := func(label string, least int) []any {
-		var ports []any
-		for range rapid.IntRange(least, 2).Draw(rt, label) {
-			ports = append(ports, object{
-				"port": rapid.IntRange(1, 2).Draw(rt, "port"),
-				"tags": object{resource.ServiceTag: rapid.SampledFrom(services).Draw(rt, "service")},
-			})
-		}
-		return ports
-	}
-	networking := object{"address": "10.0.0.1", "inbound": ports("inbounds", 1)}
-	if out := ports("outbounds", 0); len(out) > 0 {
-		networking["outbound"] = out
-	}
-	return w.put(rt, resource.KindDataplane, fmt.Sprintf("d%d", rapid.IntRange(1, 3).Draw(rt, "dataplane")), object{"networking": networking})
-}
-
-func drawGenerations(rt *rapid.T) generations {
-	w := generations{policytest.NewWorld()}
-	rules := rapid.SampledFrom([]string{"KongMesh", "Kuma2020"}).Draw(rt, "rules")
-	w.put(rt, resource.KindMesh, "m", object{"matching": object{"sourceDestination": rules}})
-	w.put(rt, resource.KindHTTPRoute, "r1", object{
-		"parentRefs": []any{object{"kind": "Service", "name": "a"}}, "rules": []any{object{"backendRefs": []any{object{"name": "a"}}}},
-	})
-	for range rapid.IntRange(1, 3).Draw(rt, "dataplanes") {
-		w.drawDataplane(rt)
-	}
-	for range rapid.IntRange(1, 8).Draw(rt, "policies") {
-		w.drawPolicy(rt)
-	}
-	return w
-}
-
-func (w generations) drawChange(rt *rapid.T) resource.Key {
-	switch rapid.IntRange(0, 4).Draw(rt, "change") {
-	case 0:
-		return w.drawDataplane(rt)
-	case 1:
-		var policies []resource.Key
-		for _, key := range w.Keys() {
-			if slices.Contains(worldKinds, key.Kind) {
-				policies = append(policies, key)
-			}
-		}
-		if len(policies) > 0 {
-			key := rapid.SampledFrom(policies).Draw(rt, "removed")
-			delete(w.Resources, key)
-			return key
-		}
-	}
-	return w.drawPolicy(rt)
-}
+var (
+	siblings   = policytest.Siblings
+	worldKinds = policytest.GenerationKinds
+)
 
 // spelled is what takes effect on a dataplane, without the reasons.
 func spelled(t require.TestingT, rules []policy.Rule) map[string]string {
@@ -208,7 +74,7 @@ func plainly(t require.TestingT, view policy.View, key resource.Key) (both, supe
 // of it, and every answer says the same (§4.11).
 func TestGenerationsEqualPlainReading(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		view := drawGenerations(rt).View()
+		view := policytest.DrawGenerations(rt).View()
 		m := policy.NewMatcher(engines.All()...)
 		m.Reset(view)
 		placed := map[string]bool{}
@@ -276,14 +142,14 @@ func TestFollowingBothGenerations(t *testing.T) {
 		return all
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		w := drawGenerations(rt)
+		w := policytest.DrawGenerations(rt)
 		followed := engines.NewMatcher(compiler)
 		followed.Reset(w.View())
 		before := outcomes(rt, followed, w.View())
 		for range rapid.IntRange(1, 4).Draw(rt, "batches") {
 			var changed []resource.Key
 			for range rapid.IntRange(1, 3).Draw(rt, "changes") {
-				changed = append(changed, w.drawChange(rt))
+				changed = append(changed, w.DrawChange(rt))
 			}
 			touched := followed.Update(w.View(), changed)
 			after := outcomes(rt, followed, w.View())
@@ -300,7 +166,7 @@ func TestFollowingBothGenerations(t *testing.T) {
 // effect.
 func TestConnectionOfBothGenerations(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		view := drawGenerations(rt).View()
+		view := policytest.DrawGenerations(rt).View()
 		m := policy.NewMatcher(engines.All()...)
 		m.Reset(view)
 		for from := range view.List(resource.KindDataplane, "m") {

@@ -54,7 +54,7 @@ func matching(t require.TestingT, view policy.View) *policy.Matcher {
 func TestShadowPermissions(t *testing.T) {
 	differed, labelled := false, 0
 	rapid.Check(t, func(rt *rapid.T) {
-		w := drawGenerations(rt)
+		w := policytest.DrawGenerations(rt)
 		try := func() (changed []resource.Key) {
 			for _, key := range w.Keys() {
 				if slices.Contains(worldKinds, key.Kind) && rapid.IntRange(0, 2).Draw(rt, "label") == 0 {
@@ -103,7 +103,7 @@ func TestShadowPermissions(t *testing.T) {
 		followed = matching(rt, all)
 		check()
 		for range rapid.IntRange(0, 2).Draw(rt, "batches") {
-			changed := append(try(), w.drawChange(rt))
+			changed := append(try(), w.DrawChange(rt))
 			followed.Update(w.View(), changed)
 			check()
 		}

@@ -151,6 +151,29 @@ func Follows(kind resource.Kind) bool {
 	return kind == resource.KindGateway || slices.Contains(routeKinds, kind) || schemaOf(kind) >= 0
 }
 
+// Fork returns an index without resources that judges conditions as this one does, for a
+// view that is tried.
+func (x *Index) Fork() *Index { return New(x.compiler) }
+
+// Touched returns the meshes in which a change of the keys could change a path; of a
+// namespace, all that a view has.
+func Touched(view policy.View, changed []resource.Key) map[resource.MeshName]bool {
+	touched := map[resource.MeshName]bool{}
+	for _, key := range changed {
+		switch {
+		case key.Kind == resource.KindMesh:
+			touched[resource.MeshName(key.Name)] = true
+		case key.Kind == resource.KindNamespace:
+			for r := range view.List(resource.KindMesh, "") {
+				touched[resource.MeshName(r.Key().Name)] = true
+			}
+		case Follows(key.Kind):
+			touched[key.Mesh] = true
+		}
+	}
+	return touched
+}
+
 // meshLocked returns what is indexed of a mesh, which need not exist as a
 // resource.
 func (x *Index) meshLocked(view policy.View, name resource.MeshName) *mesh {

@@ -1,0 +1,202 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+)
+
+// A plan lists at most so many connections and as many fields, and has at most maxGroups
+// groups of each.
+const (
+	maxRows   = 10_000
+	maxGroups = 2_000
+)
+
+// Plan is what a change would do.
+type Plan struct {
+	// AsOf is the oldest revision that it holds at; 0 offline.
+	AsOf resource.Revision `json:"asOf"`
+	// Changes are what would become of each resource of the change.
+	Changes []Change `json:"changes"`
+	// Connections are those that would be allowed or denied otherwise, and Fields the
+	// values that would be otherwise, in groups; lost access comes first.
+	Connections []Connections `json:"connections"`
+	Fields      []Fields      `json:"fields"`
+	// Routes are the rules of inherited policies that would be otherwise.
+	Routes []RouteRule `json:"routes"`
+	// Rights are those that users and groups would gain and lose.
+	Rights   []Right  `json:"rights"`
+	Warnings []string `json:"warnings"`
+	// Places are the changed policies that attach to dataplanes.
+	Places []Place `json:"places,omitempty"`
+	// Incomplete are the zones that the plan lacks, or has as they were.
+	Incomplete []answer.Absence `json:"incomplete"`
+	// Left counts what is left out.
+	Left Left `json:"left,omitzero"`
+}
+
+// Left counts what does not fit into a plan.
+type Left struct {
+	// Connections and Fields are those of groups that are not in it.
+	Connections int `json:"connections,omitempty"`
+	Fields      int `json:"fields,omitempty"`
+	// Routes and Rights are rows.
+	Routes int `json:"routes,omitempty"`
+	Rights int `json:"rights,omitempty"`
+	// Unexamined are connections that were not looked at, because there are too many
+	// different ones.
+	Unexamined int `json:"unexamined,omitempty"`
+}
+
+// Change is what would become of a resource: created, updated, unchanged or deleted.
+type Change struct {
+	Kind    resource.Kind     `json:"kind"`
+	Mesh    resource.MeshName `json:"mesh,omitempty"`
+	Name    string            `json:"name"`
+	Outcome string            `json:"outcome"`
+}
+
+// Connections are connections of which one thing would become. They are all pairs of its
+// callers and inbounds, but none of a dataplane with itself.
+type Connections struct {
+	Mesh resource.MeshName `json:"mesh"`
+	// From and To are the services, in order.
+	From []string `json:"from"`
+	To   []string `json:"to"`
+	// Before and After are whether they are allowed, nil where there is none.
+	Before *bool `json:"before,omitempty"`
+	After  *bool `json:"after,omitempty"`
+	// By are the policies that decide: those of before, where there is none after.
+	By []string `json:"by"`
+	// Zone is that of the inbounds.
+	Zone  resource.ZoneName `json:"zone"`
+	Count int               `json:"count"`
+	// Rows are the first of them.
+	Rows []Pair `json:"rows,omitempty"`
+}
+
+// Pair is a connection.
+type Pair struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	Port uint32 `json:"port"`
+}
+
+// Fields are values on attachments of dataplanes of which one thing would become.
+type Fields struct {
+	Mesh resource.MeshName `json:"mesh"`
+	Zone resource.ZoneName `json:"zone"`
+	Kind resource.Kind     `json:"kind"`
+	// Field is a JSON pointer; empty for a policy that takes effect and sets none.
+	Field string `json:"field"`
+	// Before and After are the values, nil where there is none.
+	Before any `json:"before,omitempty"`
+	After  any `json:"after,omitempty"`
+	// By is the policy that decides, empty where there is no value after.
+	By string `json:"by"`
+	// From are the services of callers, where it differs between callers.
+	From []string `json:"from,omitempty"`
+	// Side is the type of attachment, and Services are those of the attachments.
+	Side     string   `json:"side"`
+	Services []string `json:"services,omitempty"`
+	// Count is how many values there are, on Dataplanes dataplanes.
+	Count      int `json:"count"`
+	Dataplanes int `json:"dataplanes"`
+	// Rows are the first of them.
+	Rows []At `json:"rows,omitempty"`
+}
+
+// At is a value of a dataplane; From is the caller for which it holds, if it differs
+// between callers.
+type At struct {
+	Dataplane  string            `json:"dataplane"`
+	Attachment policy.Attachment `json:"attachment"`
+	From       string            `json:"from,omitempty"`
+}
+
+// RouteRule is a rule of inherited policies on a path.
+type RouteRule struct {
+	Mesh     resource.MeshName `json:"mesh"`
+	Route    string            `json:"route"`
+	Gateway  string            `json:"gateway"`
+	Listener string            `json:"listener"`
+	Rule     string            `json:"rule"`
+	Kind     resource.Kind     `json:"kind"`
+	// Field names the rule of the policy, as `unset` names it.
+	Field  string `json:"field"`
+	Before any    `json:"before,omitempty"`
+	After  any    `json:"after,omitempty"`
+	By     string `json:"by"`
+}
+
+// Right is something that a user or group may do, or no longer.
+type Right struct {
+	Subject string `json:"subject"`
+	// Access is what it may do, and on what.
+	Access string `json:"access"`
+	Before bool   `json:"before"`
+	After  bool   `json:"after"`
+	By     string `json:"by"`
+}
+
+// Place says on how many dataplanes a changed policy would take effect.
+type Place struct {
+	Kind       resource.Kind     `json:"kind"`
+	Mesh       resource.MeshName `json:"mesh"`
+	Name       string            `json:"name"`
+	Used       int               `json:"used"`
+	Superseded int               `json:"superseded"`
+}
+
+// New returns an empty plan.
+func New() *Plan {
+	return &Plan{
+		Changes: []Change{}, Connections: []Connections{}, Fields: []Fields{}, Routes: []RouteRule{}, Rights: []Right{},
+		Warnings: []string{}, Incomplete: []answer.Absence{},
+	}
+}
+
+// Nothing reports whether nothing would change.
+func (p *Plan) Nothing() bool {
+	return len(p.Connections)+len(p.Fields)+len(p.Routes)+len(p.Rights) == 0 && p.Left == Left{} &&
+		!slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Outcome != "unchanged" })
+}
+
+// Lost are the groups of connections that are allowed and would not be, or would be gone.
+func (p *Plan) Lost() []Connections {
+	var lost []Connections
+	for _, c := range p.Connections {
+		if c.lost() {
+			lost = append(lost, c)
+		}
+	}
+	return lost
+}
+
+func (c *Connections) lost() bool {
+	return c.Before != nil && *c.Before && c.After != nil && !*c.After
+}
+
+func (c *Connections) gained() bool {
+	return c.After != nil && *c.After && (c.Before == nil || !*c.Before)
+}
+
+// Digest is equal for plans of equal effect, whatever their revisions and what is known of
+// zones.
+func (p *Plan) Digest() (string, error) {
+	effect := *p
+	effect.AsOf, effect.Warnings, effect.Incomplete = 0, nil, nil
+	data, err := json.Marshal(&effect)
+	if err != nil {
+		return "", fmt.Errorf("encode a plan: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+}
