@@ -19,6 +19,10 @@ const MaxDecisions = 16
 // each time on a state that changed before they took effect.
 const ReasonContention = "CONTENTION"
 
+// ReasonStateChanged is the reason of a write that was decided on all of a state which
+// has changed since (store.Txn.UnchangedSince). The caller decides it again.
+const ReasonStateChanged = "STATE_CHANGED"
+
 // Log is where batches are written. *consensus.Node and *audit.Writer implement
 // it; it is safe for concurrent use.
 type Log interface {

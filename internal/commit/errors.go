@@ -19,6 +19,7 @@ func explain(err error) error {
 		conflict *store.ConflictError
 		noMesh   *store.MeshMissingError
 		notEmpty *store.MeshNotEmptyError
+		changed  *store.ChangedError
 	)
 	none := func(code rpcerr.Code, reason string) error {
 		return rpcerr.WithEffect(rpcerr.New(code, reason, "%w", err), rpcerr.EffectNone)
@@ -26,6 +27,8 @@ func explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &changed):
+		return none(rpcerr.Unavailable, ReasonStateChanged)
 	case errors.As(err, &conflict):
 		return none(rpcerr.Conflict, "VERSION_CONFLICT")
 	case errors.As(err, &noMesh):

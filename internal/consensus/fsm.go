@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -92,6 +93,7 @@ func (f fsm) Apply(entry *raft.Log) any {
 	if err != nil {
 		return f.halted.at(fmt.Errorf("entry %d of the log cannot be applied: %w", entry.Index, err))
 	}
+	txn.Note = bytes.Clone(entry.Extensions)
 	result := f.st.Apply(resource.Revision(entry.Index), txn)
 	if len(entry.Extensions) > 0 && f.events.Applied != nil {
 		f.events.Applied(entry.Extensions, result)

@@ -190,6 +190,9 @@ type Bootstrap struct {
 // the admin token, as far as they are missing. Each write is made on the condition
 // that no other server has made it, so that two leaders in a row do not both count.
 func (b *Base) Bootstrap(ctx context.Context, what Bootstrap) error {
+	if err := b.KeepHistory(ctx); err != nil {
+		return err
+	}
 	if what.Mesh && b.Store.View().Count(DefaultMesh.Kind) == 0 && b.Keys.AdminToken() == "" {
 		mesh, _, err := resource.Build(resource.Meta{Key: DefaultMesh}, []byte("{}"))
 		if err != nil {

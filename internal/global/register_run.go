@@ -35,6 +35,9 @@ func (g *global) keepRegister(ctx context.Context) error {
 				g.Node.Meet(ctx)
 				met = g.Now()
 			}
+			if err := g.KeepHistory(ctx); err != nil && ctx.Err() == nil {
+				g.Log.Debug("the contents of old revisions are not kept yet", "error", err)
+			}
 			if err := g.completeRegister(ctx); err != nil && ctx.Err() == nil {
 				g.Log.Debug("what is known of the servers is not registered yet", "error", err)
 			}

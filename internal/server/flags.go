@@ -74,10 +74,13 @@ type Options struct {
 	AdminContextFile string
 	// ReissueAdminToken replaces the bootstrap admin token at the start.
 	ReissueAdminToken bool
-	Limits            LimitOptions
-	Audit             AuditOptions
-	LogLevel          string
-	LogFormat         string
+	// History is which contents of old revisions are kept. The servers of a cluster keep
+	// what their leader was started with.
+	History   HistoryOptions
+	Limits    LimitOptions
+	Audit     AuditOptions
+	LogLevel  string
+	LogFormat string
 }
 
 // Bind defines the flags of the options, with the given default addresses.
@@ -98,6 +101,7 @@ func (o *Options) Bind(flags *pflag.FlagSet, grpcAddr, httpAddr string) {
 	flags.StringVar(&o.DefaultAccess, "default-access", DefaultAccessAuto, "auto, open or restricted: whether a binding that makes every caller an administrator is written on first start and accepted later; auto does so while every listener is on loopback")
 	flags.StringVar(&o.ReadAccess, "read-access", ReadAccessAll, "all or granted: who reads what is no secret, every authenticated user, or users to whom a role grants READ or another access to it")
 	flags.StringVar(&o.Environment, "environment", EnvironmentUniversal, "universal or kubernetes: kubernetes adds its own groups to the default access rules, on first start")
+	o.History.bind(flags)
 	o.Limits.bind(flags)
 	flags.StringVar(&o.EncryptionKeyFile, "encryption-key-file", "", "file with the keys of everything secret that this server keeps on disk and of backups: 32 bytes in base64 a line, the first encrypts, all decrypt; nothing is encrypted when empty")
 	flags.StringVar(&o.AdminContextFile, "admin-context-file", "", "file for the client context with the admin token, mode 0600, beside the contexts that it has; when empty, admin.yaml in --data-dir, without the token where --encryption-key-file encrypts that")
@@ -136,6 +140,9 @@ func (o *Options) Validate() error {
 		return usagef("--admin-context-file %s is in the data directory: name a file elsewhere, or omit the flag", o.AdminContextFile)
 	case o.CAFile != "" && o.CertFile == "":
 		return usagef("--ca-file goes with --cert-file and --key-file")
+	}
+	if err := o.History.validate(); err != nil {
+		return err
 	}
 	if err := o.Limits.validate(); err != nil {
 		return err

@@ -74,11 +74,18 @@ type Txn struct {
 	// AccessRevision is the revision of the access rules the writer was
 	// authorized on (§6.4); nil when access was not checked.
 	AccessRevision *resource.Revision
+	// UnchangedSince, unless nil, is the last revision that may have changed anything:
+	// the batch was decided on all of the state.
+	UnchangedSince *resource.Revision
 	// SetEpoch, unless nil, becomes the store's epoch.
 	SetEpoch *Epoch
 	// Note travels with the batch through the log, outside of its command, for
-	// observers of applied entries. Apply ignores it.
+	// observers of applied entries. Apply keeps it where it keeps contents, and nothing
+	// depends on it.
 	Note []byte
+	// Retention says which contents of old revisions are kept from now on. It has
+	// nothing else but a time.
+	Retention *Retention
 	// Restore makes the batch a part of a state that replaces the store's. It has
 	// nothing else but a time.
 	Restore *RestorePart
@@ -116,7 +123,7 @@ type Result struct {
 	// Duplicate says that the request id had been applied before and that this
 	// is the result of that time.
 	Duplicate bool
-	// Err says why nothing was applied: *ConflictError, *AccessChangedError,
+	// Err says why nothing was applied: *ConflictError, *AccessChangedError, *ChangedError,
 	// *MeshMissingError, *MeshNotEmptyError, *InvalidOpError or *RestoreError.
 	Err error
 }

@@ -37,6 +37,11 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 			return Result{Revision: r.revision, Results: r.results, Duplicate: true}
 		}
 	}
+	if txn.Retention != nil {
+		s.retainLocked(*txn.Retention, from)
+		s.advanceLocked(rev)
+		return Result{Revision: from.changed}
+	}
 	if err := checkPreconditions(from, txn); err != nil {
 		s.advanceLocked(rev)
 		return Result{Revision: from.changed, Err: err}
@@ -65,13 +70,16 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 		return result
 	}
 	s.restoring = nil // another write interrupts a restore
-	s.commitLocked(from, b, epoch)
+	s.commitLocked(from, b, epoch, txn.Note)
 	return result
 }
 
 func checkPreconditions(v *View, txn Txn) error {
 	if txn.AccessRevision != nil && *txn.AccessRevision != v.access {
 		return &AccessChangedError{Decided: *txn.AccessRevision, Current: v.access}
+	}
+	if txn.UnchangedSince != nil && v.changed > *txn.UnchangedSince {
+		return &ChangedError{Decided: *txn.UnchangedSince, Current: v.changed}
 	}
 	for _, p := range txn.Preconditions {
 		have := resource.Meta{}
@@ -253,7 +261,7 @@ func (b *batch) checkEmpty(mesh resource.MeshName) error {
 
 // commitLocked makes a finished batch the newest state and the newest record
 // of the feed.
-func (s *Store) commitLocked(from *View, b *batch, epoch *Epoch) {
+func (s *Store) commitLocked(from *View, b *batch, epoch *Epoch, note []byte) {
 	slices.SortFunc(b.changes, func(x, y Change) int { return x.Key().Compare(y.Key()) })
 	v := &View{
 		revision: b.revision, changed: b.revision, access: from.access,
@@ -269,8 +277,10 @@ func (s *Store) commitLocked(from *View, b *batch, epoch *Epoch) {
 		v.epoch = *epoch
 	}
 	s.tree, s.index = b.tree, b.index
-	s.history.add(newRecord(Batch{
-		Revision: b.revision, Prev: from.changed, Time: b.time, Changes: b.changes, Epoch: epoch,
-	}, v))
+	written := Batch{Revision: b.revision, Prev: from.changed, Time: b.time, Changes: b.changes, Epoch: epoch}
+	s.history.add(newRecord(written, v))
+	if s.past != nil {
+		s.past.add(newPastBatch(written, from, note))
+	}
 	s.publishLocked(v)
 }

@@ -103,26 +103,34 @@ func resourceToProto(r *resource.Resource) *storev1.Resource {
 }
 
 func resourceFromProto(in *storev1.Resource) (*resource.Resource, error) {
-	key, err := keyFromProto(in.GetKey())
+	meta, err := metaFromProto(in)
 	if err != nil {
 		return nil, err
 	}
+	return Restore(meta, in.GetSpec()), nil
+}
+
+func metaFromProto(in *storev1.Resource) (resource.Meta, error) {
+	key, err := keyFromProto(in.GetKey())
+	if err != nil {
+		return resource.Meta{}, err
+	}
 	labels, err := labelsFromProto(in.GetLabels())
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
+		return resource.Meta{}, fmt.Errorf("%s: %w", key, err)
 	}
 	created, err := timeFromProto(in.GetCreationTime())
 	if err != nil {
-		return nil, fmt.Errorf("%s: creation time: %w", key, err)
+		return resource.Meta{}, fmt.Errorf("%s: creation time: %w", key, err)
 	}
 	modified, err := timeFromProto(in.GetModificationTime())
 	if err != nil {
-		return nil, fmt.Errorf("%s: modification time: %w", key, err)
+		return resource.Meta{}, fmt.Errorf("%s: modification time: %w", key, err)
 	}
-	return Restore(resource.Meta{
+	return resource.Meta{
 		Key: key, Labels: labels, CreationTime: created, ModificationTime: modified,
 		Version: in.GetVersion(), Revision: resource.Revision(in.GetRevision()),
-	}, in.GetSpec()), nil
+	}, nil
 }
 
 // epochToProto writes the zero epoch as an empty message, which is not absent.

@@ -16,18 +16,25 @@ const (
 	formatFirst = 1
 	// formatKeepTimes: an operation says that it keeps its times.
 	formatKeepTimes = 2
+	// formatRetention: the command says which contents of old revisions are kept, after
+	// which batches leave contents and snapshots have them, or on which revision it was
+	// decided.
+	formatRetention = 3
 	// latestFormat is the newest format that is defined. A command has the oldest
 	// format that holds it, so that a release that knows no newer one can still apply
 	// it. A field that is added to storev1.Command takes a format of its own, and a
 	// case in formatOf; so does a change of what applying a command does: commands of
 	// the formats before it are applied as they were.
-	latestFormat = formatKeepTimes
+	latestFormat = formatRetention
 
 	commandOverhead = 5
 )
 
 // formatOf returns the oldest format that holds a command.
 func formatOf(command *storev1.Command) byte {
+	if command.GetRetention() != nil || command.UnchangedSince != nil {
+		return formatRetention
+	}
 	for _, op := range command.GetOperations() {
 		if op.GetKeepTimes() {
 			return formatKeepTimes
@@ -137,11 +144,18 @@ func commandToProto(txn Txn) *storev1.Command {
 		rev := uint64(*txn.AccessRevision)
 		c.AccessRevision = &rev
 	}
+	if txn.UnchangedSince != nil {
+		rev := uint64(*txn.UnchangedSince)
+		c.UnchangedSince = &rev
+	}
 	if txn.SetEpoch != nil {
 		c.SetEpoch = epochToProto(*txn.SetEpoch)
 	}
 	if txn.Restore != nil {
 		c.Restore = restoreToProto(txn.Restore)
+	}
+	if txn.Retention != nil {
+		c.Retention = retentionToProto(*txn.Retention)
 	}
 	return c
 }
@@ -178,6 +192,10 @@ func commandFromProto(c *storev1.Command) (Txn, error) {
 		rev := resource.Revision(c.GetAccessRevision())
 		txn.AccessRevision = &rev
 	}
+	if c.UnchangedSince != nil {
+		rev := resource.Revision(c.GetUnchangedSince())
+		txn.UnchangedSince = &rev
+	}
 	if c.GetSetEpoch() != nil {
 		e := epochFromProto(c.GetSetEpoch())
 		txn.SetEpoch = &e
@@ -186,6 +204,13 @@ func commandFromProto(c *storev1.Command) (Txn, error) {
 		if txn.Restore, err = restoreFromProto(c.GetRestore()); err != nil {
 			return Txn{}, fmt.Errorf("restore: %w", err)
 		}
+	}
+	if c.GetRetention() != nil {
+		r, err := retentionFromProto(c.GetRetention())
+		if err != nil {
+			return Txn{}, err
+		}
+		txn.Retention = &r
 	}
 	return txn, nil
 }

@@ -158,13 +158,27 @@ func TestCommandFormats(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, store.FormatOf(restamped))
 	require.Zero(t, store.FormatOf(nil))
+
+	since := resource.Revision(7)
+	for _, txn := range []store.Txn{
+		{Retention: &store.Retention{Batches: 3, Bytes: 1 << 20, Age: time.Hour}},
+		{Retention: &store.Retention{}},
+		{UnchangedSince: &since, Ops: []store.Op{store.Delete(meshKey("a"))}},
+	} {
+		data, err := store.EncodeCommand(txn)
+		require.NoError(t, err)
+		require.EqualValues(t, 3, store.FormatOf(data))
+		decoded, err := store.DecodeCommand(data)
+		require.NoError(t, err)
+		require.Equal(t, txn, decoded)
+	}
 }
 
 // The fields of a command, and of what only commands hold: one that is added needs
 // a format of its own (NewestFormat), and then a place here.
 func TestEveryFieldOfACommandHasAFormat(t *testing.T) {
 	for message, fields := range map[protoreflect.Message]int{
-		(&storev1.Command{}).ProtoReflect():      7,
+		(&storev1.Command{}).ProtoReflect():      9,
 		(&storev1.Operation{}).ProtoReflect():    3,
 		(&storev1.Precondition{}).ProtoReflect(): 3,
 		(&storev1.Restore{}).ProtoReflect():      4,
@@ -267,4 +281,18 @@ func TestEntriesApplyAsTheyDid(t *testing.T) {
 	var file bytes.Buffer
 	require.NoError(t, s.WriteSnapshot(&file))
 	require.Equal(t, "695d18f55473b9802fa8cb4ed2dde26e544187e6320c6ce7233f2b39c28594a5", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
+
+	// The contents of old revisions, of format 3.
+	apply(store.Txn{Retention: &store.Retention{Batches: 12, Bytes: 2500, Age: time.Hour}})
+	for i := range 20 {
+		apply(at(2510+i, "", store.Put(retry(fmt.Sprint("a", i%7), 1000+i)), store.Delete(retryKey("default", fmt.Sprint("a", (i+3)%7)))))
+	}
+	stale := rev - 5
+	changed := at(2540, "", store.Put(retry("never", 1)))
+	changed.UnchangedSince = &stale
+	apply(changed)
+	apply(store.Txn{Retention: &store.Retention{Batches: 4, Bytes: 2500, Age: time.Hour}})
+	file.Reset()
+	require.NoError(t, s.WriteSnapshot(&file))
+	require.Equal(t, "ea005112d89b21d026c5ebcdff6d680316facc208e759e97444a9d15d2518cc2", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
 }

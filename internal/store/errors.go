@@ -51,6 +51,18 @@ func (e *AccessChangedError) Error() string {
 	return fmt.Sprintf("access rules changed: decided at revision %d, now at %d", e.Decided, e.Current)
 }
 
+// ChangedError means that the state changed between the decision and a write that was
+// decided on all of it. The caller decides again on a current view.
+type ChangedError struct {
+	// Decided is the revision that the write was decided on, Current that of the last
+	// change.
+	Decided, Current resource.Revision
+}
+
+func (e *ChangedError) Error() string {
+	return fmt.Sprintf("the state changed: decided at revision %d, changed at %d", e.Decided, e.Current)
+}
+
 // MeshMissingError means that a batch wrote a resource of a mesh that is not
 // there (§1.4). The caller creates the mesh first or with it.
 type MeshMissingError struct {

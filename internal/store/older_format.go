@@ -3,6 +3,6 @@
 package store
 
 // NewestFormat is the newest format of commands that this build applies: it stands
-// for the release before, in tests of servers of two releases. No release is built
+// for an earlier release, in tests of servers of two releases. No release is built
 // with this tag.
-const NewestFormat = latestFormat - 1
+const NewestFormat = formatFirst

@@ -40,7 +40,7 @@ func (s *Store) Replicate(in Batch) error {
 		s.advanceLocked(in.Revision)
 		return nil
 	}
-	s.commitLocked(from, b, epoch)
+	s.commitLocked(from, b, epoch, nil)
 	return nil
 }
 

@@ -117,7 +117,8 @@ func (s *Store) gatherLocked(part *RestorePart) error {
 
 // finishRestoreLocked makes the collected state the latest one. The history
 // is of the previous epoch, and ends with it: readers of the feed get ErrCompacted
-// and compare. Request ids stay: a request that was applied before is not applied
+// and compare. The contents of the revisions before stay, where they are kept: the
+// restore is a batch like any other to them. Request ids stay: a request that was applied before is not applied
 // to the restored state when its client sends it again.
 func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) error {
 	end, gathered := txn.Restore.End, s.restoring.resources
@@ -150,6 +151,9 @@ func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) 
 	}
 	s.tree, s.index, s.restoring = d.tree, d.index, nil
 	s.history = history{bounds: s.opts.History, base: v}
+	if s.past != nil {
+		s.past.add(newPastBatch(Batch{Revision: rev, Prev: from.changed, Time: v.time, Changes: Diff(from, v), Epoch: &v.epoch}, from, txn.Note))
+	}
 	s.publishLocked(v)
 	return nil
 }

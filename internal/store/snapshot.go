@@ -29,7 +29,10 @@ type Snapshot struct {
 	// forgotten is the time of the newest request that is not among them.
 	forgotten time.Time
 	past      []undo // newest first
-	size      int64  // of the file it was read from, in bytes
+	// retention is nil where no contents are kept; kept are oldest first.
+	retention *Retention
+	kept      []*pastBatch
+	size      int64 // of the file it was read from, in bytes
 }
 
 // undo is a batch told as the way back to the state before it.
@@ -96,8 +99,12 @@ func (s *Store) Reset(snap *Snapshot) error {
 	for _, r := range slices.Backward(records) {
 		fresh.add(r)
 	}
+	kept, err := snap.restorePast(v)
+	if err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
 	s.tree, s.index, s.restoring = d.tree, d.index, nil
-	s.history = fresh
+	s.history, s.past = fresh, kept
 	s.requests = requests{bounds: s.opts.Requests}
 	s.requests.forgotten = snap.forgotten
 	for _, r := range snap.requests {

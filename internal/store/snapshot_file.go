@@ -14,7 +14,8 @@ import (
 // A snapshot is magic bytes, the last of which is the format, and records: four
 // bytes of length and four of CRC32C (both little-endian, both over kind and
 // message), one byte of kind, the message. The order is fixed: header,
-// resources in key order, requests oldest first, batches newest first, trailer.
+// resources in key order, requests oldest first, batches newest first, those whose
+// contents are kept oldest first, trailer.
 const snapshotMagic = "MRDNSNP\x01"
 
 type recordKind byte
@@ -25,7 +26,19 @@ const (
 	requestRecord
 	batchRecord
 	trailerRecord
+	pastRecord
 )
+
+// order is where a record stands among those of other kinds, in order.
+func (k recordKind) order() int {
+	switch k {
+	case pastRecord:
+		return int(trailerRecord)
+	case trailerRecord:
+		return int(pastRecord)
+	}
+	return int(k)
+}
 
 // maxRecord bounds a record's length as read; a length beyond it is damage.
 const maxRecord = 1 << 30

@@ -48,7 +48,7 @@ func (r *recordReader) snapshot() (*Snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
-		if kind < p.last || (kind == p.last && (kind == headerRecord || kind == trailerRecord)) || (p.last == 0 && kind != headerRecord) {
+		if kind.order() < p.last.order() || (kind == p.last && (kind == headerRecord || kind == trailerRecord)) || (p.last == 0 && kind != headerRecord) {
 			return nil, r.corrupt("a record of kind %d after one of kind %d", kind, p.last)
 		}
 		p.last = kind
@@ -99,6 +99,8 @@ func (p *snapshotParser) record(kind recordKind, body []byte) error {
 		return p.request(body)
 	case batchRecord:
 		return p.batch(body)
+	case pastRecord:
+		return p.past(body)
 	case trailerRecord:
 		return p.trailer(body)
 	}
@@ -124,6 +126,13 @@ func (p *snapshotParser) header(body []byte) error {
 	p.snap.Time = at
 	p.snap.Epoch = epochFromProto(h.GetEpoch())
 	p.snap.Metadata = metadata
+	if h.GetRetention() != nil {
+		r, err := retentionFromProto(h.GetRetention())
+		if err != nil {
+			return fmt.Errorf("%w: header: %w", ErrCorrupt, err)
+		}
+		p.snap.retention = &r
+	}
 	return nil
 }
 
@@ -230,8 +239,8 @@ func (p *snapshotParser) trailer(body []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	counts := [3]uint64{uint64(len(p.snap.Resources)), uint64(len(p.snap.requests)), uint64(len(p.snap.past))}
-	if counts != [3]uint64{t.GetResources(), t.GetRequests(), t.GetBatches()} {
+	counts := [4]uint64{uint64(len(p.snap.Resources)), uint64(len(p.snap.requests)), uint64(len(p.snap.past)), uint64(len(p.snap.kept))}
+	if counts != [4]uint64{t.GetResources(), t.GetRequests(), t.GetBatches(), t.GetPast()} {
 		return fmt.Errorf("%w: the trailer counts other records than there are", ErrCorrupt)
 	}
 	if digest != p.digest {

@@ -40,7 +40,7 @@ func (v *View) WriteSnapshotWith(w io.Writer, metadata map[string]string) error 
 // history.
 func (v *View) WriteBackup(w io.Writer, metadata map[string]string) error {
 	bare := *v
-	bare.requests, bare.forgotten, bare.history, bare.base, bare.tail = nil, time.Time{}, nil, nil, 0
+	bare.requests, bare.forgotten, bare.history, bare.base, bare.tail, bare.past = nil, time.Time{}, nil, nil, 0, nil
 	return bare.WriteSnapshotWith(w, metadata)
 }
 
@@ -49,14 +49,18 @@ func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 		return err
 	}
 	w := &recordWriter{w: to}
-	err := w.write(headerRecord, &storev1.SnapshotHeader{
+	header := &storev1.SnapshotHeader{
 		Revision:       uint64(v.revision),
 		Changed:        uint64(v.changed),
 		AccessRevision: uint64(v.access),
 		Time:           timeToProto(v.time),
 		Epoch:          epochToProto(v.epoch),
 		Metadata:       labelsToProto(metadata),
-	})
+	}
+	if v.past != nil {
+		header.Retention = retentionToProto(v.past.retention)
+	}
+	err := w.write(headerRecord, header)
 	if err != nil {
 		return err
 	}
@@ -76,12 +80,18 @@ func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 	if err != nil {
 		return err
 	}
+	if err := v.past.write(w); err != nil {
+		return err
+	}
 	digest := v.DigestOf(nil)
 	trailer := &storev1.SnapshotTrailer{
 		Resources: uint64(v.Len()),         //nolint:gosec // a count
 		Requests:  uint64(len(v.requests)), //nolint:gosec // a count
 		Batches:   batches,
 		Digest:    digest.Bytes(),
+	}
+	if v.past != nil {
+		trailer.Past = uint64(len(v.past.batches))
 	}
 	if !v.forgotten.IsZero() {
 		trailer.RequestsForgotten = timeToProto(v.forgotten)

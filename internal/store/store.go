@@ -21,6 +21,7 @@ type Store struct {
 	generation uint64     // of the last draft
 	history    history
 	requests   requests
+	past       *past      // contents of old revisions; nil where none are kept
 	restoring  *restoring // parts of a state that is not in effect yet
 }
 
@@ -64,8 +65,13 @@ func (s *Store) ViewAt(rev resource.Revision) (*View, error) {
 	if err := p.check(rev); err != nil {
 		return nil, err
 	}
+	return p.at(rev), nil
+}
+
+// at returns the state at a revision that is retained.
+func (p *published) at(rev resource.Revision) *View {
 	if rev == p.view.revision {
-		return p.view, nil
+		return p.view
 	}
 	v := p.base
 	if i := firstAfter(p.past, rev); i > 0 {
@@ -76,7 +82,7 @@ func (s *Store) ViewAt(rev resource.Revision) (*View, error) {
 		at.revision = rev
 		v = &at
 	}
-	return v, nil
+	return v
 }
 
 // Wait returns when a revision has been applied, or with the context's cause.
@@ -134,6 +140,7 @@ func (s *Store) publishLocked(v *View) {
 	newest.tail = s.opts.History.SnapshotBytes
 	newest.requests, newest.forgotten = s.requests.window.slice(), s.requests.forgotten
 	newest.history, newest.base = s.history.window.slice(), s.history.base
+	newest.past = s.past.view()
 	before := s.now.Swap(&published{
 		view:  &newest,
 		past:  newest.history,

@@ -29,6 +29,7 @@ type View struct {
 	history   []*record
 	base      *View // the state before history[0]
 	tail      int   // bytes of history in a snapshot
+	past      *pastView
 }
 
 var _ Reader = (*View)(nil)

@@ -42,9 +42,13 @@ type Command struct {
 	// The epoch to begin; absent to keep the current one.
 	SetEpoch *Epoch `protobuf:"bytes,6,opt,name=set_epoch,json=setEpoch,proto3" json:"set_epoch,omitempty"`
 	// A part of a state that replaces the stored one; with it, only time is set.
-	Restore       *Restore `protobuf:"bytes,7,opt,name=restore,proto3" json:"restore,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Restore *Restore `protobuf:"bytes,7,opt,name=restore,proto3" json:"restore,omitempty"`
+	// Which contents of old revisions are kept from now on; with it, only time is set.
+	Retention *Retention `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
+	// The last batch that may have changed the state; absent for any.
+	UnchangedSince *uint64 `protobuf:"varint,9,opt,name=unchanged_since,json=unchangedSince,proto3,oneof" json:"unchanged_since,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Command) Reset() {
@@ -126,6 +130,84 @@ func (x *Command) GetRestore() *Restore {
 	return nil
 }
 
+func (x *Command) GetRetention() *Retention {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
+}
+
+func (x *Command) GetUnchangedSince() uint64 {
+	if x != nil && x.UnchangedSince != nil {
+		return *x.UnchangedSince
+	}
+	return 0
+}
+
+// Retention bounds the contents of old revisions that are kept.
+type Retention struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many batches are kept; 0 does not bound.
+	Batches uint64 `protobuf:"varint,1,opt,name=batches,proto3" json:"batches,omitempty"`
+	// How many bytes they have by the store's own count; 0 keeps nothing.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// How old they are, by the times of the batches, in nanoseconds; 0 does not bound.
+	Age           uint64 `protobuf:"varint,3,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retention) Reset() {
+	*x = Retention{}
+	mi := &file_store_v1_command_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retention) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retention) ProtoMessage() {}
+
+func (x *Retention) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_command_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retention.ProtoReflect.Descriptor instead.
+func (*Retention) Descriptor() ([]byte, []int) {
+	return file_store_v1_command_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Retention) GetBatches() uint64 {
+	if x != nil {
+		return x.Batches
+	}
+	return 0
+}
+
+func (x *Retention) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Retention) GetAge() uint64 {
+	if x != nil {
+		return x.Age
+	}
+	return 0
+}
+
 // Operation is one change: a resource to write, or a key to delete.
 type Operation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -142,7 +224,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_store_v1_command_proto_msgTypes[1]
+	mi := &file_store_v1_command_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -154,7 +236,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[1]
+	mi := &file_store_v1_command_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -167,7 +249,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{1}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Operation) GetChange() isOperation_Change {
@@ -234,7 +316,7 @@ type Precondition struct {
 
 func (x *Precondition) Reset() {
 	*x = Precondition{}
-	mi := &file_store_v1_command_proto_msgTypes[2]
+	mi := &file_store_v1_command_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -246,7 +328,7 @@ func (x *Precondition) String() string {
 func (*Precondition) ProtoMessage() {}
 
 func (x *Precondition) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[2]
+	mi := &file_store_v1_command_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -259,7 +341,7 @@ func (x *Precondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precondition.ProtoReflect.Descriptor instead.
 func (*Precondition) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{2}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Precondition) GetKey() *Key {
@@ -296,7 +378,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_store_v1_command_proto_msgTypes[3]
+	mi := &file_store_v1_command_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +390,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[3]
+	mi := &file_store_v1_command_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +403,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{3}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Key) GetKind() string {
@@ -356,7 +438,7 @@ type Label struct {
 
 func (x *Label) Reset() {
 	*x = Label{}
-	mi := &file_store_v1_command_proto_msgTypes[4]
+	mi := &file_store_v1_command_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +450,7 @@ func (x *Label) String() string {
 func (*Label) ProtoMessage() {}
 
 func (x *Label) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[4]
+	mi := &file_store_v1_command_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +463,7 @@ func (x *Label) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Label.ProtoReflect.Descriptor instead.
 func (*Label) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{4}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Label) GetName() string {
@@ -418,7 +500,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_store_v1_command_proto_msgTypes[5]
+	mi := &file_store_v1_command_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +512,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[5]
+	mi := &file_store_v1_command_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +525,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{5}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Resource) GetKey() *Key {
@@ -507,7 +589,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_store_v1_command_proto_msgTypes[6]
+	mi := &file_store_v1_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +601,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[6]
+	mi := &file_store_v1_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +614,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{6}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Epoch) GetClusterId() string {
@@ -573,7 +655,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_store_v1_command_proto_msgTypes[7]
+	mi := &file_store_v1_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +667,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[7]
+	mi := &file_store_v1_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +680,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{7}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Restore) GetId() uint64 {
@@ -647,7 +729,7 @@ type RestoreEnd struct {
 
 func (x *RestoreEnd) Reset() {
 	*x = RestoreEnd{}
-	mi := &file_store_v1_command_proto_msgTypes[8]
+	mi := &file_store_v1_command_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +741,7 @@ func (x *RestoreEnd) String() string {
 func (*RestoreEnd) ProtoMessage() {}
 
 func (x *RestoreEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[8]
+	mi := &file_store_v1_command_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +754,7 @@ func (x *RestoreEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreEnd.ProtoReflect.Descriptor instead.
 func (*RestoreEnd) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{8}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RestoreEnd) GetReplaces() *Epoch {
@@ -736,7 +818,7 @@ type Note struct {
 
 func (x *Note) Reset() {
 	*x = Note{}
-	mi := &file_store_v1_command_proto_msgTypes[9]
+	mi := &file_store_v1_command_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +830,7 @@ func (x *Note) String() string {
 func (*Note) ProtoMessage() {}
 
 func (x *Note) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[9]
+	mi := &file_store_v1_command_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +843,7 @@ func (x *Note) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Note.ProtoReflect.Descriptor instead.
 func (*Note) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{9}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Note) GetServer() string {
@@ -852,7 +934,7 @@ var File_store_v1_command_proto protoreflect.FileDescriptor
 
 const file_store_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe8\x02\n" +
+	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x03\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12.\n" +
@@ -863,8 +945,15 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"\rpreconditions\x18\x04 \x03(\v2\x16.store.v1.PreconditionR\rpreconditions\x12,\n" +
 	"\x0faccess_revision\x18\x05 \x01(\x04H\x00R\x0eaccessRevision\x88\x01\x01\x12,\n" +
 	"\tset_epoch\x18\x06 \x01(\v2\x0f.store.v1.EpochR\bsetEpoch\x12+\n" +
-	"\arestore\x18\a \x01(\v2\x11.store.v1.RestoreR\arestoreB\x12\n" +
-	"\x10_access_revision\"\x85\x01\n" +
+	"\arestore\x18\a \x01(\v2\x11.store.v1.RestoreR\arestore\x121\n" +
+	"\tretention\x18\b \x01(\v2\x13.store.v1.RetentionR\tretention\x12,\n" +
+	"\x0funchanged_since\x18\t \x01(\x04H\x01R\x0eunchangedSince\x88\x01\x01B\x12\n" +
+	"\x10_access_revisionB\x12\n" +
+	"\x10_unchanged_since\"M\n" +
+	"\tRetention\x12\x18\n" +
+	"\abatches\x18\x01 \x01(\x04R\abatches\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x10\n" +
+	"\x03age\x18\x03 \x01(\x04R\x03age\"\x85\x01\n" +
 	"\tOperation\x12&\n" +
 	"\x03put\x18\x01 \x01(\v2\x12.store.v1.ResourceH\x00R\x03put\x12'\n" +
 	"\x06delete\x18\x02 \x01(\v2\r.store.v1.KeyH\x00R\x06delete\x12\x1d\n" +
@@ -934,44 +1023,46 @@ func file_store_v1_command_proto_rawDescGZIP() []byte {
 	return file_store_v1_command_proto_rawDescData
 }
 
-var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_store_v1_command_proto_goTypes = []any{
 	(*Command)(nil),               // 0: store.v1.Command
-	(*Operation)(nil),             // 1: store.v1.Operation
-	(*Precondition)(nil),          // 2: store.v1.Precondition
-	(*Key)(nil),                   // 3: store.v1.Key
-	(*Label)(nil),                 // 4: store.v1.Label
-	(*Resource)(nil),              // 5: store.v1.Resource
-	(*Epoch)(nil),                 // 6: store.v1.Epoch
-	(*Restore)(nil),               // 7: store.v1.Restore
-	(*RestoreEnd)(nil),            // 8: store.v1.RestoreEnd
-	(*Note)(nil),                  // 9: store.v1.Note
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*Retention)(nil),             // 1: store.v1.Retention
+	(*Operation)(nil),             // 2: store.v1.Operation
+	(*Precondition)(nil),          // 3: store.v1.Precondition
+	(*Key)(nil),                   // 4: store.v1.Key
+	(*Label)(nil),                 // 5: store.v1.Label
+	(*Resource)(nil),              // 6: store.v1.Resource
+	(*Epoch)(nil),                 // 7: store.v1.Epoch
+	(*Restore)(nil),               // 8: store.v1.Restore
+	(*RestoreEnd)(nil),            // 9: store.v1.RestoreEnd
+	(*Note)(nil),                  // 10: store.v1.Note
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_store_v1_command_proto_depIdxs = []int32{
-	10, // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
-	1,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
-	2,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
-	6,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
-	7,  // 4: store.v1.Command.restore:type_name -> store.v1.Restore
-	5,  // 5: store.v1.Operation.put:type_name -> store.v1.Resource
-	3,  // 6: store.v1.Operation.delete:type_name -> store.v1.Key
-	3,  // 7: store.v1.Precondition.key:type_name -> store.v1.Key
-	3,  // 8: store.v1.Resource.key:type_name -> store.v1.Key
-	4,  // 9: store.v1.Resource.labels:type_name -> store.v1.Label
-	10, // 10: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
-	10, // 11: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
-	5,  // 12: store.v1.Restore.resources:type_name -> store.v1.Resource
-	8,  // 13: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
-	6,  // 14: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
-	6,  // 15: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
-	10, // 16: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
-	10, // 17: store.v1.Note.time:type_name -> google.protobuf.Timestamp
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	11, // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
+	2,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
+	3,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
+	7,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
+	8,  // 4: store.v1.Command.restore:type_name -> store.v1.Restore
+	1,  // 5: store.v1.Command.retention:type_name -> store.v1.Retention
+	6,  // 6: store.v1.Operation.put:type_name -> store.v1.Resource
+	4,  // 7: store.v1.Operation.delete:type_name -> store.v1.Key
+	4,  // 8: store.v1.Precondition.key:type_name -> store.v1.Key
+	4,  // 9: store.v1.Resource.key:type_name -> store.v1.Key
+	5,  // 10: store.v1.Resource.labels:type_name -> store.v1.Label
+	11, // 11: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
+	11, // 12: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
+	6,  // 13: store.v1.Restore.resources:type_name -> store.v1.Resource
+	9,  // 14: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
+	7,  // 15: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
+	7,  // 16: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
+	11, // 17: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
+	11, // 18: store.v1.Note.time:type_name -> google.protobuf.Timestamp
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_store_v1_command_proto_init() }
@@ -980,7 +1071,7 @@ func file_store_v1_command_proto_init() {
 		return
 	}
 	file_store_v1_command_proto_msgTypes[0].OneofWrappers = []any{}
-	file_store_v1_command_proto_msgTypes[1].OneofWrappers = []any{
+	file_store_v1_command_proto_msgTypes[2].OneofWrappers = []any{
 		(*Operation_Put)(nil),
 		(*Operation_Delete)(nil),
 	}
@@ -990,7 +1081,7 @@ func file_store_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_v1_command_proto_rawDesc), len(file_store_v1_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -94,7 +94,9 @@ type SnapshotHeader struct {
 	Time  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
 	Epoch *Epoch                 `protobuf:"bytes,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// What the writer wants to say about the snapshot, sorted by name.
-	Metadata      []*Label `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty"`
+	Metadata []*Label `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty"`
+	// Which contents of old revisions are kept; absent where none are.
+	Retention     *Retention `protobuf:"bytes,7,opt,name=retention,proto3" json:"retention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,6 +169,13 @@ func (x *SnapshotHeader) GetEpoch() *Epoch {
 func (x *SnapshotHeader) GetMetadata() []*Label {
 	if x != nil {
 		return x.Metadata
+	}
+	return nil
+}
+
+func (x *SnapshotHeader) GetRetention() *Retention {
+	if x != nil {
+		return x.Retention
 	}
 	return nil
 }
@@ -484,6 +493,175 @@ func (*SnapshotUndo_Resource) isSnapshotUndo_Before() {}
 
 func (*SnapshotUndo_Created) isSnapshotUndo_Before() {}
 
+// SnapshotPast is one batch whose contents are kept, oldest first: what was there
+// before it, and who wrote it.
+type SnapshotPast struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Time     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// The state before: its last batch, that batch's time, its access revision.
+	Previous               uint64                 `protobuf:"varint,3,opt,name=previous,proto3" json:"previous,omitempty"`
+	PreviousTime           *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=previous_time,json=previousTime,proto3" json:"previous_time,omitempty"`
+	PreviousAccessRevision uint64                 `protobuf:"varint,5,opt,name=previous_access_revision,json=previousAccessRevision,proto3" json:"previous_access_revision,omitempty"`
+	// The epoch before, present only when the batch set another.
+	PreviousEpoch *Epoch        `protobuf:"bytes,6,opt,name=previous_epoch,json=previousEpoch,proto3" json:"previous_epoch,omitempty"`
+	Changes       []*PastChange `protobuf:"bytes,7,rep,name=changes,proto3" json:"changes,omitempty"`
+	// The note of the batch's log entry.
+	Note          []byte `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotPast) Reset() {
+	*x = SnapshotPast{}
+	mi := &file_store_v1_snapshot_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotPast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotPast) ProtoMessage() {}
+
+func (x *SnapshotPast) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_snapshot_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotPast.ProtoReflect.Descriptor instead.
+func (*SnapshotPast) Descriptor() ([]byte, []int) {
+	return file_store_v1_snapshot_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SnapshotPast) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SnapshotPast) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *SnapshotPast) GetPrevious() uint64 {
+	if x != nil {
+		return x.Previous
+	}
+	return 0
+}
+
+func (x *SnapshotPast) GetPreviousTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PreviousTime
+	}
+	return nil
+}
+
+func (x *SnapshotPast) GetPreviousAccessRevision() uint64 {
+	if x != nil {
+		return x.PreviousAccessRevision
+	}
+	return 0
+}
+
+func (x *SnapshotPast) GetPreviousEpoch() *Epoch {
+	if x != nil {
+		return x.PreviousEpoch
+	}
+	return nil
+}
+
+func (x *SnapshotPast) GetChanges() []*PastChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *SnapshotPast) GetNote() []byte {
+	if x != nil {
+		return x.Note
+	}
+	return nil
+}
+
+// PastChange is one change of such a batch.
+type PastChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// What was replaced or deleted; absent when the key did not exist. Of secret kinds it
+	// has no labels and no spec.
+	Before *Resource `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	// The version that the batch wrote; 0 when it deleted.
+	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PastChange) Reset() {
+	*x = PastChange{}
+	mi := &file_store_v1_snapshot_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PastChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PastChange) ProtoMessage() {}
+
+func (x *PastChange) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_snapshot_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PastChange.ProtoReflect.Descriptor instead.
+func (*PastChange) Descriptor() ([]byte, []int) {
+	return file_store_v1_snapshot_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PastChange) GetKey() *Key {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *PastChange) GetBefore() *Resource {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *PastChange) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // SnapshotTrailer is the last record of a snapshot.
 type SnapshotTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -496,13 +674,15 @@ type SnapshotTrailer struct {
 	// The time of the newest request id that is no longer remembered, absent when
 	// all are.
 	RequestsForgotten *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=requests_forgotten,json=requestsForgotten,proto3" json:"requests_forgotten,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// How many SnapshotPast there were.
+	Past          uint64 `protobuf:"varint,6,opt,name=past,proto3" json:"past,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_store_v1_snapshot_proto_msgTypes[5]
+	mi := &file_store_v1_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +694,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_snapshot_proto_msgTypes[5]
+	mi := &file_store_v1_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +707,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_store_v1_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_store_v1_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotTrailer) GetResources() uint64 {
@@ -565,18 +745,26 @@ func (x *SnapshotTrailer) GetRequestsForgotten() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *SnapshotTrailer) GetPast() uint64 {
+	if x != nil {
+		return x.Past
+	}
+	return 0
+}
+
 var File_store_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x17store/v1/snapshot.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16store/v1/command.proto\"\xf3\x01\n" +
+	"\x17store/v1/snapshot.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16store/v1/command.proto\"\xa6\x02\n" +
 	"\x0eSnapshotHeader\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x18\n" +
 	"\achanged\x18\x02 \x01(\x04R\achanged\x12'\n" +
 	"\x0faccess_revision\x18\x03 \x01(\x04R\x0eaccessRevision\x12.\n" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12%\n" +
 	"\x05epoch\x18\x05 \x01(\v2\x0f.store.v1.EpochR\x05epoch\x12+\n" +
-	"\bmetadata\x18\x06 \x03(\v2\x0f.store.v1.LabelR\bmetadata\"\xb0\x01\n" +
+	"\bmetadata\x18\x06 \x03(\v2\x0f.store.v1.LabelR\bmetadata\x121\n" +
+	"\tretention\x18\a \x01(\v2\x13.store.v1.RetentionR\tretention\"\xb0\x01\n" +
 	"\x0fSnapshotRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1a\n" +
@@ -598,13 +786,28 @@ const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\fSnapshotUndo\x120\n" +
 	"\bresource\x18\x01 \x01(\v2\x12.store.v1.ResourceH\x00R\bresource\x12)\n" +
 	"\acreated\x18\x02 \x01(\v2\r.store.v1.KeyH\x00R\acreatedB\b\n" +
-	"\x06before\"\xc8\x01\n" +
+	"\x06before\"\xed\x02\n" +
+	"\fSnapshotPast\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
+	"\bprevious\x18\x03 \x01(\x04R\bprevious\x12?\n" +
+	"\rprevious_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fpreviousTime\x128\n" +
+	"\x18previous_access_revision\x18\x05 \x01(\x04R\x16previousAccessRevision\x126\n" +
+	"\x0eprevious_epoch\x18\x06 \x01(\v2\x0f.store.v1.EpochR\rpreviousEpoch\x12.\n" +
+	"\achanges\x18\a \x03(\v2\x14.store.v1.PastChangeR\achanges\x12\x12\n" +
+	"\x04note\x18\b \x01(\fR\x04note\"s\n" +
+	"\n" +
+	"PastChange\x12\x1f\n" +
+	"\x03key\x18\x01 \x01(\v2\r.store.v1.KeyR\x03key\x12*\n" +
+	"\x06before\x18\x02 \x01(\v2\x12.store.v1.ResourceR\x06before\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"\xdc\x01\n" +
 	"\x0fSnapshotTrailer\x12\x1c\n" +
 	"\tresources\x18\x01 \x01(\x04R\tresources\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x18\n" +
 	"\abatches\x18\x03 \x01(\x04R\abatches\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\x12I\n" +
-	"\x12requests_forgotten\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x11requestsForgotten*\xcb\x01\n" +
+	"\x12requests_forgotten\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x11requestsForgotten\x12\x12\n" +
+	"\x04past\x18\x06 \x01(\x04R\x04past*\xcb\x01\n" +
 	"\x0fSnapshotOutcome\x12 \n" +
 	"\x1cSNAPSHOT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aSNAPSHOT_OUTCOME_UNCHANGED\x10\x01\x12\x1c\n" +
@@ -626,7 +829,7 @@ func file_store_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_store_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_store_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_store_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_store_v1_snapshot_proto_goTypes = []any{
 	(SnapshotOutcome)(0),          // 0: store.v1.SnapshotOutcome
 	(*SnapshotHeader)(nil),        // 1: store.v1.SnapshotHeader
@@ -634,33 +837,43 @@ var file_store_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotResult)(nil),        // 3: store.v1.SnapshotResult
 	(*SnapshotBatch)(nil),         // 4: store.v1.SnapshotBatch
 	(*SnapshotUndo)(nil),          // 5: store.v1.SnapshotUndo
-	(*SnapshotTrailer)(nil),       // 6: store.v1.SnapshotTrailer
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(*Epoch)(nil),                 // 8: store.v1.Epoch
-	(*Label)(nil),                 // 9: store.v1.Label
-	(*Key)(nil),                   // 10: store.v1.Key
-	(*Resource)(nil),              // 11: store.v1.Resource
+	(*SnapshotPast)(nil),          // 6: store.v1.SnapshotPast
+	(*PastChange)(nil),            // 7: store.v1.PastChange
+	(*SnapshotTrailer)(nil),       // 8: store.v1.SnapshotTrailer
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Epoch)(nil),                 // 10: store.v1.Epoch
+	(*Label)(nil),                 // 11: store.v1.Label
+	(*Retention)(nil),             // 12: store.v1.Retention
+	(*Key)(nil),                   // 13: store.v1.Key
+	(*Resource)(nil),              // 14: store.v1.Resource
 }
 var file_store_v1_snapshot_proto_depIdxs = []int32{
-	7,  // 0: store.v1.SnapshotHeader.time:type_name -> google.protobuf.Timestamp
-	8,  // 1: store.v1.SnapshotHeader.epoch:type_name -> store.v1.Epoch
-	9,  // 2: store.v1.SnapshotHeader.metadata:type_name -> store.v1.Label
-	3,  // 3: store.v1.SnapshotRequest.results:type_name -> store.v1.SnapshotResult
-	7,  // 4: store.v1.SnapshotRequest.time:type_name -> google.protobuf.Timestamp
-	10, // 5: store.v1.SnapshotResult.key:type_name -> store.v1.Key
-	0,  // 6: store.v1.SnapshotResult.outcome:type_name -> store.v1.SnapshotOutcome
-	7,  // 7: store.v1.SnapshotBatch.time:type_name -> google.protobuf.Timestamp
-	7,  // 8: store.v1.SnapshotBatch.previous_time:type_name -> google.protobuf.Timestamp
-	8,  // 9: store.v1.SnapshotBatch.previous_epoch:type_name -> store.v1.Epoch
-	5,  // 10: store.v1.SnapshotBatch.changes:type_name -> store.v1.SnapshotUndo
-	11, // 11: store.v1.SnapshotUndo.resource:type_name -> store.v1.Resource
-	10, // 12: store.v1.SnapshotUndo.created:type_name -> store.v1.Key
-	7,  // 13: store.v1.SnapshotTrailer.requests_forgotten:type_name -> google.protobuf.Timestamp
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	9,  // 0: store.v1.SnapshotHeader.time:type_name -> google.protobuf.Timestamp
+	10, // 1: store.v1.SnapshotHeader.epoch:type_name -> store.v1.Epoch
+	11, // 2: store.v1.SnapshotHeader.metadata:type_name -> store.v1.Label
+	12, // 3: store.v1.SnapshotHeader.retention:type_name -> store.v1.Retention
+	3,  // 4: store.v1.SnapshotRequest.results:type_name -> store.v1.SnapshotResult
+	9,  // 5: store.v1.SnapshotRequest.time:type_name -> google.protobuf.Timestamp
+	13, // 6: store.v1.SnapshotResult.key:type_name -> store.v1.Key
+	0,  // 7: store.v1.SnapshotResult.outcome:type_name -> store.v1.SnapshotOutcome
+	9,  // 8: store.v1.SnapshotBatch.time:type_name -> google.protobuf.Timestamp
+	9,  // 9: store.v1.SnapshotBatch.previous_time:type_name -> google.protobuf.Timestamp
+	10, // 10: store.v1.SnapshotBatch.previous_epoch:type_name -> store.v1.Epoch
+	5,  // 11: store.v1.SnapshotBatch.changes:type_name -> store.v1.SnapshotUndo
+	14, // 12: store.v1.SnapshotUndo.resource:type_name -> store.v1.Resource
+	13, // 13: store.v1.SnapshotUndo.created:type_name -> store.v1.Key
+	9,  // 14: store.v1.SnapshotPast.time:type_name -> google.protobuf.Timestamp
+	9,  // 15: store.v1.SnapshotPast.previous_time:type_name -> google.protobuf.Timestamp
+	10, // 16: store.v1.SnapshotPast.previous_epoch:type_name -> store.v1.Epoch
+	7,  // 17: store.v1.SnapshotPast.changes:type_name -> store.v1.PastChange
+	13, // 18: store.v1.PastChange.key:type_name -> store.v1.Key
+	14, // 19: store.v1.PastChange.before:type_name -> store.v1.Resource
+	9,  // 20: store.v1.SnapshotTrailer.requests_forgotten:type_name -> google.protobuf.Timestamp
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_store_v1_snapshot_proto_init() }
@@ -679,7 +892,7 @@ func file_store_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_v1_snapshot_proto_rawDesc), len(file_store_v1_snapshot_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,523 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/tidwall/btree"
+
+	"meridian/internal/resource"
+)
+
+// Retention bounds the contents of old revisions that a store keeps. It is part of the
+// replicated state (Txn.Retention), and what it decides depends on the batches alone, so
+// that all servers of a cluster keep the same contents.
+type Retention struct {
+	// Batches is how many batches are kept. Zero does not bound.
+	Batches int
+	// Bytes bounds what they take in memory and in a snapshot, by the estimate of
+	// PastSize. Zero keeps nothing.
+	Bytes int64
+	// Age is measured from batch to batch by the times they carry, never by a clock.
+	// Zero does not bound.
+	Age time.Duration
+}
+
+// DefaultRetention returns the bounds that servers use: 100,000 batches, 64 MiB, 30 days.
+func DefaultRetention() Retention {
+	return Retention{Batches: 100_000, Bytes: 64 << 20, Age: 30 * 24 * time.Hour}
+}
+
+// Validate reports a bound that makes no sense.
+func (r Retention) Validate() error {
+	if r.Batches < 0 || r.Bytes < 0 || r.Age < 0 {
+		return errors.New("the bounds of the history must not be negative")
+	}
+	return nil
+}
+
+// CompactedError means that the contents of a revision are not kept, and which are. It
+// is ErrCompacted.
+type CompactedError struct {
+	// Revision was asked for, zero where a time was. Oldest is the first one that can be
+	// read.
+	Revision, Oldest resource.Revision
+}
+
+func (e *CompactedError) Error() string {
+	if e.Revision == 0 {
+		return fmt.Sprintf("what was stored then is no longer retained; the oldest revision is %d", e.Oldest)
+	}
+	return fmt.Sprintf("revision %d is no longer retained; the oldest is %d", e.Revision, e.Oldest)
+}
+
+// Is makes it an ErrCompacted.
+func (e *CompactedError) Is(target error) bool { return target == ErrCompacted }
+
+// Withheld reports whether the contents of old revisions of a kind are never kept: that
+// of secrets and signing keys goes when it is replaced or deleted.
+func Withheld(kind resource.Kind) bool {
+	d, ok := resource.Describe(kind)
+	return ok && d.Sensitive || kind == resource.KindSigningKey
+}
+
+// What a batch and a change take in memory and in a snapshot besides the note and the
+// resource, in bytes.
+const (
+	pastOverhead   = 256
+	changeSize     = 192
+	noPlace        = -1
+	pastIndexNodes = 16
+)
+
+// pastBatch is one batch whose contents are kept: the way back to the state before it.
+// It never changes.
+type pastBatch struct {
+	revision resource.Revision
+	time     time.Time
+	before   View // revision, time and access of the state before; its epoch where epoch is set
+	epoch    bool
+	note     []byte
+	changes  []pastChange // in key order
+	size     int64
+}
+
+// pastChange is what one batch did to one key.
+type pastChange struct {
+	key resource.Key
+	// before is what was replaced or deleted, nil if nothing. Its spec is not decoded,
+	// and empty where it is withheld.
+	before *pastResource
+	// version is the one that the batch wrote, 0 where it deleted.
+	version uint64
+	// older is where the change of the key before this one is; the number of its batch
+	// is noPlace where there is none.
+	older place
+}
+
+type pastResource struct {
+	meta      resource.Meta
+	canonical []byte
+}
+
+func (p *pastResource) resource() *resource.Resource {
+	if p == nil {
+		return nil
+	}
+	return Restore(p.meta, p.canonical)
+}
+
+// place is where a change is: the number of its batch, counted from the first that was
+// ever kept, and its index there.
+type place struct {
+	batch int64
+	index int
+}
+
+// latestChange is the newest kept change of a key.
+type latestChange struct {
+	key resource.Key
+	at  place
+}
+
+// past keeps the contents of old revisions. One writer; what it publishes never changes.
+type past struct {
+	retention Retention
+	window    window[*pastBatch]
+	// first is the number of the oldest batch of the window, next that of the next one.
+	first, next int64
+	// floor is the oldest revision that can be read.
+	floor  resource.Revision
+	bytes  int64
+	latest *btree.BTreeG[latestChange]
+	now    *pastView
+}
+
+// pastView is what is kept at one revision.
+type pastView struct {
+	retention Retention
+	batches   []*pastBatch
+	first     int64
+	floor     resource.Revision
+	bytes     int64
+	latest    *btree.BTreeG[latestChange]
+}
+
+func newPast(r Retention, floor resource.Revision) *past {
+	less := func(a, b latestChange) bool { return a.key.Compare(b.key) < 0 }
+	p := &past{retention: r, floor: floor, latest: btree.NewBTreeGOptions(less, btree.Options{Degree: pastIndexNodes, NoLocks: true})}
+	p.publish()
+	return p
+}
+
+// view returns what is kept, nil where nothing is.
+func (p *past) view() *pastView {
+	if p == nil {
+		return nil
+	}
+	return p.now
+}
+
+func (p *past) publish() {
+	p.now = &pastView{
+		retention: p.retention, batches: p.window.slice(), first: p.first, floor: p.floor, bytes: p.bytes, latest: p.latest.Copy(),
+	}
+}
+
+// newPastBatch tells a batch as the way back to the state before it.
+func newPastBatch(b Batch, from *View, note []byte) *pastBatch {
+	p := &pastBatch{
+		revision: b.Revision, time: b.Time, epoch: b.Epoch != nil, note: note,
+		before:  View{revision: from.changed, changed: from.changed, time: from.time, access: from.access},
+		changes: make([]pastChange, len(b.Changes)),
+	}
+	if p.epoch {
+		p.before.epoch = from.epoch
+	}
+	for i, c := range b.Changes {
+		change := pastChange{key: c.Key()}
+		if c.Before != nil {
+			change.before = &pastResource{meta: c.Before.Meta(), canonical: c.Before.Canonical()}
+		}
+		if c.After != nil {
+			change.version = c.After.Meta().Version
+		}
+		p.changes[i] = change
+	}
+	p.withhold()
+	return p
+}
+
+// withhold removes the contents that are never kept, and counts what is left.
+func (b *pastBatch) withhold() {
+	b.size = pastOverhead + int64(len(b.note))
+	for i := range b.changes {
+		c := &b.changes[i]
+		if c.before != nil && Withheld(c.key.Kind) {
+			c.before.meta.Labels, c.before.canonical = nil, nil
+		}
+		b.size += changeSize + int64(len(c.key.Kind)+len(c.key.Mesh)+len(c.key.Name))
+		if c.before != nil {
+			b.size += int64(len(c.before.canonical))
+			for name, value := range c.before.meta.Labels {
+				b.size += int64(len(name) + len(value))
+			}
+		}
+	}
+}
+
+// add keeps a batch and drops what is beyond the bounds, oldest first.
+func (p *past) add(b *pastBatch) {
+	p.push(b)
+	p.trim(b.time)
+	p.publish()
+}
+
+func (p *past) push(b *pastBatch) {
+	number := p.next
+	for i := range b.changes {
+		c := &b.changes[i]
+		c.older = place{batch: noPlace}
+		if was, ok := p.latest.Set(latestChange{key: c.key, at: place{number, i}}); ok {
+			c.older = was.at
+		}
+	}
+	p.window.push(b)
+	p.next++
+	p.bytes += b.size
+}
+
+func (p *past) trim(now time.Time) {
+	r := p.retention
+	for len(p.window.items) > 0 {
+		oldest := p.window.items[0]
+		if p.bytes <= r.Bytes && (r.Batches == 0 || len(p.window.items) <= r.Batches) && (r.Age == 0 || now.Sub(oldest.time) <= r.Age) {
+			return
+		}
+		for _, c := range oldest.changes {
+			if it, ok := p.latest.Get(latestChange{key: c.key}); ok && it.at.batch == p.first {
+				p.latest.Delete(it)
+			}
+		}
+		p.floor = oldest.revision
+		p.bytes -= oldest.size
+		p.window.pop()
+		p.first++
+	}
+}
+
+// retainLocked makes r the bounds from now on.
+func (s *Store) retainLocked(r Retention, from *View) {
+	switch {
+	case r.Bytes == 0:
+		s.past = nil
+	case s.past == nil:
+		s.past = newPast(r, from.changed)
+	default:
+		s.past.retention = r
+		s.past.trim(from.time)
+		s.past.publish()
+	}
+}
+
+// Retention returns the bounds of the contents that are kept, zero while none are.
+func (s *Store) Retention() Retention {
+	if p := s.View().past; p != nil {
+		return p.retention
+	}
+	return Retention{}
+}
+
+// PastSize returns how many batches are kept with their contents, and how many bytes
+// they count as.
+func (s *Store) PastSize() (batches int, bytes int64) {
+	if p := s.View().past; p != nil {
+		return len(p.batches), p.bytes
+	}
+	return 0, 0
+}
+
+// OldestState returns the first revision that StateAt accepts. Where contents are kept
+// it is the same on every server of a cluster.
+func (s *Store) OldestState() resource.Revision { return s.now.Load().oldest() }
+
+func (p *published) oldest() resource.Revision {
+	if p.view.past != nil {
+		return p.view.past.floor
+	}
+	return p.base.changed
+}
+
+// StateAt returns the state at a revision, without secrets (Withheld). Errors:
+// *CompactedError, which is ErrCompacted; ErrFuture.
+func (s *Store) StateAt(rev resource.Revision) (*Past, error) {
+	p := s.now.Load()
+	switch kept := p.view.past; {
+	case rev > p.view.revision:
+		return nil, ErrFuture
+	case rev < p.oldest():
+		return nil, &CompactedError{Revision: rev, Oldest: p.oldest()}
+	case rev >= p.base.changed:
+		v := p.at(rev)
+		return &Past{revision: rev, access: v.access, time: v.time, epoch: v.epoch, view: v}, nil
+	default:
+		return kept.at(rev, p.view), nil
+	}
+}
+
+// RevisionAt returns the newest revision that was written at a time or before. A time
+// before the oldest state gives the CompactedError of StateAt.
+func (s *Store) RevisionAt(at time.Time) (resource.Revision, error) {
+	p := s.now.Load()
+	if !p.view.time.After(at) {
+		return p.view.revision, nil
+	}
+	if kept := p.view.past; kept != nil {
+		for _, b := range slices.Backward(kept.batches) {
+			if !b.time.After(at) {
+				return b.revision, nil
+			}
+		}
+		if len(kept.batches) > 0 && !kept.batches[0].before.time.After(at) {
+			return kept.floor, nil
+		}
+		return 0, &CompactedError{Oldest: kept.floor}
+	}
+	for _, r := range slices.Backward(p.past) {
+		if !r.batch.Time.After(at) {
+			return r.batch.Revision, nil
+		}
+	}
+	if !p.base.time.After(at) {
+		return p.base.changed, nil
+	}
+	return 0, &CompactedError{Oldest: p.base.changed}
+}
+
+// at returns the state at a revision that is kept, whose changes up to newest are.
+func (k *pastView) at(rev resource.Revision, newest *View) *Past {
+	first := k.batches[k.firstAfter(rev)] // there is one: newest is later
+	out := &Past{revision: rev, access: first.before.access, time: first.before.time, epoch: newest.epoch, view: newest, kept: k}
+	for _, b := range slices.Backward(k.batches) {
+		if b.revision <= rev {
+			break
+		}
+		if b.epoch {
+			out.epoch = b.before.epoch
+		}
+	}
+	return out
+}
+
+// Past is the state at one revision, without secrets. It is a Reader, never changes,
+// and takes nothing to keep but what it was made from.
+type Past struct {
+	revision resource.Revision
+	access   resource.Revision
+	time     time.Time
+	epoch    Epoch
+	// view is the state itself, or the newest one with kept, which has the changes
+	// since.
+	view *View
+	kept *pastView
+}
+
+var _ Reader = (*Past)(nil)
+
+// Revision is the revision that was asked for.
+func (p *Past) Revision() resource.Revision { return p.revision }
+
+// AccessRevision is that of View.AccessRevision, at the time.
+func (p *Past) AccessRevision() resource.Revision { return p.access }
+
+// Time is the time of the last batch.
+func (p *Past) Time() time.Time { return p.time }
+
+// Epoch is the epoch of the state.
+func (p *Past) Epoch() Epoch { return p.epoch }
+
+// Get returns a resource, or false. It takes time that is proportional to the number of
+// kept writes of the resource since.
+func (p *Past) Get(key resource.Key) (*resource.Resource, bool) {
+	if Withheld(key.Kind) {
+		return nil, false
+	}
+	if p.kept != nil {
+		if it, ok := p.kept.latest.Get(latestChange{key: key}); ok {
+			if was, changed := p.was(it.at); changed {
+				return was.resource(), was != nil
+			}
+		}
+	}
+	return p.view.Get(key)
+}
+
+// was returns what a key held, nil for nothing, where it was changed since.
+func (p *Past) was(at place) (was *pastResource, changed bool) {
+	for at.batch >= p.kept.first {
+		b := p.kept.batches[at.batch-p.kept.first]
+		if b.revision <= p.revision {
+			break
+		}
+		was, changed = b.changes[at.index].before, true
+		at = b.changes[at.index].older
+	}
+	return was, changed
+}
+
+// List yields the resources of a kind in key order; an empty mesh means every mesh.
+func (p *Past) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
+	switch {
+	case Withheld(kind):
+		return func(func(*resource.Resource) bool) {}
+	case p.kept == nil:
+		return p.view.List(kind, mesh)
+	}
+	return func(yield func(*resource.Resource) bool) {
+		next, stop := iter.Pull2(p.changed(kind, mesh))
+		defer stop()
+		key, was, more := next()
+		emit := func() bool {
+			ok := was == nil || yield(was.resource())
+			key, was, more = next()
+			return ok
+		}
+		for r := range p.view.List(kind, mesh) {
+			for more && key.Compare(r.Key()) < 0 {
+				if !emit() {
+					return
+				}
+			}
+			same := more && key == r.Key()
+			if same && !emit() || !same && !yield(r) {
+				return
+			}
+		}
+		for more && emit() {
+		}
+	}
+}
+
+// changed yields what the keys held that were changed since, nil for nothing.
+func (p *Past) changed(kind resource.Kind, mesh resource.MeshName) iter.Seq2[resource.Key, *pastResource] {
+	return func(yield func(resource.Key, *pastResource) bool) {
+		p.kept.latest.Ascend(latestChange{key: resource.Key{Kind: kind, Mesh: mesh}}, func(it latestChange) bool {
+			if it.key.Kind != kind || mesh != "" && it.key.Mesh != mesh {
+				return false
+			}
+			was, changed := p.was(it.at)
+			return !changed || yield(it.key, was)
+		})
+	}
+}
+
+// firstAfter returns the index of the first batch after a revision.
+func (k *pastView) firstAfter(rev resource.Revision) int {
+	i, _ := slices.BinarySearchFunc(k.batches, rev+1, func(b *pastBatch, rev resource.Revision) int {
+		return cmp.Compare(b.revision, rev)
+	})
+	return i
+}
+
+// Edit is one write of one resource, as it is kept.
+type Edit struct {
+	Revision resource.Revision
+	Time     time.Time
+	// Version is the one that was written, 0 for a deletion.
+	Version uint64
+	Outcome Outcome
+	// After is what was written, nil for a deletion. Of kinds that are withheld it has
+	// neither spec nor labels, but for the newest.
+	After *resource.Resource
+	// Note is that of the batch's log entry.
+	Note []byte
+}
+
+// Edits yields the kept writes of a resource, newest first. The contents of what is
+// yielded are decoded as it is yielded.
+func (v *View) Edits(key resource.Key) iter.Seq[Edit] {
+	return func(yield func(Edit) bool) {
+		if v.past == nil {
+			return
+		}
+		it, ok := v.past.latest.Get(latestChange{key: key})
+		after, _ := v.Get(key)
+		for at := it.at; ok && at.batch >= v.past.first; {
+			b := v.past.batches[at.batch-v.past.first]
+			c := b.changes[at.index]
+			e := Edit{Revision: b.revision, Time: b.time, Version: c.version, Note: b.note, After: after, Outcome: Updated}
+			switch {
+			case c.version == 0:
+				e.Outcome, e.After = Deleted, nil
+			case c.before == nil:
+				e.Outcome = Created
+			}
+			if !yield(e) {
+				return
+			}
+			after, at, ok = c.before.resource(), c.older, c.older.batch != noPlace
+		}
+	}
+}
+
+// Unedited returns a resource as it was before the oldest kept write of it, nil where it
+// did not exist or that is not known; it is what is stored where no write is kept.
+func (v *View) Unedited(key resource.Key) *resource.Resource {
+	now, _ := v.Get(key)
+	if v.past == nil {
+		return now
+	}
+	it, ok := v.past.latest.Get(latestChange{key: key})
+	for at := it.at; ok && at.batch >= v.past.first; {
+		c := v.past.batches[at.batch-v.past.first].changes[at.index]
+		if c.older.batch < v.past.first {
+			return c.before.resource()
+		}
+		at = c.older
+	}
+	return now
+}
