@@ -141,7 +141,7 @@ const (
 func (a *attack) begin(b *testing.B, g *global) (stop func()) {
 	b.Helper()
 	counts := filepath.Join(b.TempDir(), "counts")
-	cmd := exec.Command("nice", "-n", "19", os.Args[0], "-test.run", "^TestAttacker$", "-test.timeout", "3m")
+	cmd := exec.Command("chrt", "--idle", "0", os.Args[0], "-test.run", "^TestAttacker$", "-test.timeout", "3m")
 	cmd.Env = append(os.Environ(), attackAddr+"="+g.grpcAddr, attackCA+"="+filepath.Join(g.dir, "pki", "ca.pem"), attackCounts+"="+counts)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()

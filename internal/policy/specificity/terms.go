@@ -12,11 +12,11 @@ import (
 )
 
 // A policy ties with one that is as specific (§3.4). So each has as terms how specific
-// its pairs of a source and a destination are, with a service of theirs; what ties with
-// it is among those that have a term of its own.
+// its pairs of a source and a destination are, with their services; what ties with it is
+// among those that have a term of its own, or one that begins alike.
 const (
-	bySource      = "s" // the rank of a pair, and the service of its source
-	byDestination = "d" // the rank of a pair, and the service of its destination
+	bySource      = "s" // the rank of a pair, the service of its source, that of its destination
+	byDestination = "d" // the rank of a pair, the service of its destination, that of its source
 	byInbound     = "i" // the rank of a destination alone, and its service
 	always        = "*" // a policy with more pairs than maxTerms
 )
@@ -73,9 +73,14 @@ func pairsOf(r *resource.Resource) (pairs []pair, destinations []kind, few bool)
 	return pairs, destinations, len(pairs) <= maxTerms
 }
 
-// term ends with what no prefix of another does, unless the service is left out.
-func term(of string, r rank, service string) string {
-	return of + strconv.Itoa(r.tags) + "." + strconv.Itoa(r.exact) + "=" + service + "\n"
+// term is of a rank with services. Each part ends with what no other part has, so that
+// a term of fewer services is a prefix of those that add one to them.
+func term(of string, r rank, services ...string) string {
+	t := of + strconv.Itoa(r.tags) + "." + strconv.Itoa(r.exact) + "="
+	for _, service := range services {
+		t += service + "\n"
+	}
+	return t
 }
 
 // Terms returns the terms under which a policy of this engine's kinds is found, by the
@@ -91,9 +96,9 @@ func Terms(r *resource.Resource) []string {
 	}
 	var terms []string
 	for _, p := range pairs {
-		terms = append(terms, term(bySource, p.rank, p.source))
+		terms = append(terms, term(bySource, p.rank, p.source, p.destination))
 		if p.destination != "" {
-			terms = append(terms, term(byDestination, p.rank, p.destination))
+			terms = append(terms, term(byDestination, p.rank, p.destination, p.source))
 		}
 	}
 	if d.Direction == resource.OnInbound {
@@ -116,18 +121,14 @@ func (s *survey) mayTie(r *resource.Resource, matching string) iter.Seq[*resourc
 	prefixes := map[string]bool{always: true}
 	if len(destinations) > 0 && direction(key.Kind) == resource.OnInbound && matching != resource.Kuma2020 {
 		for _, to := range destinations {
-			for _, prefix := range meeting(byInbound, to.rank, to.service) {
-				prefixes[prefix] = true
+			for _, service := range meeting(to.service) {
+				prefixes[term(byInbound, to.rank, service...)] = true
 			}
 		}
 	} else {
 		beside := s.beside(key.Mesh, s.policy(r).sources)
 		for _, p := range pairs {
-			near := meeting(bySource, p.rank, p.source, beside...)
-			if p.destination != "" {
-				near = s.fewer(key, near, meeting(byDestination, p.rank, p.destination))
-			}
-			for _, prefix := range near {
+			for _, prefix := range p.meeting(beside) {
 				prefixes[prefix] = true
 			}
 		}
@@ -148,41 +149,33 @@ func (s *survey) mayTie(r *resource.Resource, matching string) iter.Seq[*resourc
 	}
 }
 
-// meeting returns the prefixes of the terms of a rank with a service that a selector of
-// a service may meet, or with one of more services.
-func meeting(of string, r rank, service string, more ...string) []string {
-	if service == resource.AnyValue {
-		return []string{strings.TrimSuffix(term(of, r, ""), "\n")}
+// meeting returns the services of selectors that one of a service may meet: its own and
+// any, and more; nothing, once, where it may meet all.
+func meeting(service string, more ...string) [][]string {
+	if service == resource.AnyValue || service == "" {
+		return [][]string{nil}
 	}
-	prefixes := []string{term(of, r, service), term(of, r, resource.AnyValue)}
+	services := [][]string{{service}, {resource.AnyValue}}
 	for _, other := range more {
-		prefixes = append(prefixes, term(of, r, other))
+		services = append(services, []string{other})
 	}
-	return prefixes
+	return services
 }
 
-// enough is how many policies are counted to tell where there are fewer.
-const enough = 256
-
-// fewer returns the prefixes under which there are fewer policies, at the cost of
-// looking at as many; a where there are enough under both.
-func (s *survey) fewer(key resource.Key, a, b []string) []string {
-	for limit := 16; limit <= enough; limit *= 4 {
-		for _, prefixes := range [][]string{a, b} {
-			n := 0
-			for _, prefix := range prefixes {
-				for range s.terms.List(key.Kind, key.Mesh, prefix) {
-					if n++; n >= limit {
-						break
-					}
-				}
-			}
-			if n < limit {
-				return prefixes
-			}
+// meeting returns the prefixes of the terms of pairs that may tie with one, where sources
+// of more services may meet its source.
+func (p pair) meeting(beside []string) []string {
+	of, first, second := bySource, meeting(p.source, beside...), meeting(p.destination)
+	if p.source == resource.AnyValue && p.destination != "" {
+		of, first, second = byDestination, second, first
+	}
+	var prefixes []string
+	for _, a := range first {
+		for _, b := range second {
+			prefixes = append(prefixes, term(of, p.rank, slices.Concat(a, b)...))
 		}
 	}
-	return a
+	return prefixes
 }
 
 // beside returns the services of the dataplanes of several tag sets that a side selects:
