@@ -81,12 +81,16 @@ func outbounds(t *testing.T, protocol string, list []behaviour, headers ...strin
 	z, c, e := outboundOf(t, protocol, one, two)
 	c.headers = headers
 	s := &scene{t, c, z, e, one, two}
-	s.show("web-1", func(b *behaviour) store.Op {
-		if d, _ := resource.Describe(b.kind); d.Class == resource.TargetRef || d.Class == resource.SourceDestination {
-			return z.policy(b.kind, b.conf)
-		}
-		return z.put(b.kind, "m", "r", b.conf)
-	}, list)
+	s.show("web-1", func(b *behaviour) store.Op { return z.document(b.kind, b.conf) }, list)
+}
+
+// document is a policy from web to backend, or with its whole spec what is none.
+func (z *zone) document(kind resource.Kind, conf string) store.Op {
+	z.t.Helper()
+	if d, _ := resource.Describe(kind); d.Class == resource.TargetRef || d.Class == resource.SourceDestination {
+		return z.policy(kind, conf)
+	}
+	return z.put(kind, "m", "r", conf)
 }
 
 // inbound starts the Envoy of a server of backend that speaks a protocol. The client

@@ -3,13 +3,13 @@ package envoy
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	"meridian/test/rows"
 )
 
 // loaded is what Envoy says that it has loaded because of fields of a kind: a weaker
@@ -31,63 +31,20 @@ type loadedGroup struct {
 	list     []loaded
 }
 
-// contains reports whether a value, or a part of it, has all that another has.
-func contains(value, want any) bool {
-	if has(value, want) {
-		return true
-	}
-	switch v := value.(type) {
-	case map[string]any:
-		for _, part := range v {
-			if contains(part, want) {
-				return true
-			}
-		}
-	case []any:
-		for _, part := range v {
-			if contains(part, want) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// has reports whether a value has all that another has: the members of objects, and equal
-// values otherwise.
-func has(value, want any) bool {
-	members, ok := want.(map[string]any)
-	if !ok {
-		return reflect.DeepEqual(value, want)
-	}
-	v, ok := value.(map[string]any)
-	for name, member := range members {
-		ok = ok && has(v[name], member)
-	}
-	return ok
-}
-
-func TestContains(t *testing.T) {
-	dump := map[string]any{"a": []any{map[string]any{"b": map[string]any{"c": 1.0, "d": 2.0}}}}
-	require.True(t, contains(dump, map[string]any{"b": map[string]any{"c": 1.0}}))
-	require.False(t, contains(dump, map[string]any{"b": map[string]any{"c": 2.0}}))
-	require.False(t, contains(dump, map[string]any{"c": 1.0, "e": 1.0}))
-}
-
 // loads reports whether the configuration of an Envoy contains something.
 func (e *envoy) loads(want string) bool {
 	e.t.Helper()
 	var dump, wanted any
 	require.NoError(e.t, json.Unmarshal([]byte(e.ask("/config_dump")), &dump))
 	require.NoError(e.t, json.Unmarshal([]byte(want), &wanted), want)
-	return contains(dump, wanted)
+	return rows.Contains(dump, wanted)
 }
 
 func TestSettingsAreLoaded(t *testing.T) {
 	for _, g := range loadedGroups() {
 		t.Run(g.name, func(t *testing.T) {
 			var s *scene
-			of, put := "web-1", func(l *loaded) store.Op { return s.zone.policy(l.kind, l.conf) }
+			of, put := "web-1", func(l *loaded) store.Op { return s.zone.document(l.kind, l.conf) }
 			if g.inbound {
 				s = inbound(t, g.protocol)
 				of, put = "one", func(l *loaded) store.Op { return s.zone.fromEveryone(l.kind, l.conf) }
@@ -153,6 +110,11 @@ func loadedGroups() []loadedGroup {
 			{resource.KindMeshUpstreamTimeout, "connectTimeout", `{"connectTimeout":"124s"}`, `{"connect_timeout":"124s"}`},
 			{resource.KindMeshUpstreamTimeout, "http.requestHeadersTimeout", `{"http":{"requestHeadersTimeout":"21s"}}`, `{"request_headers_timeout":"21s"}`},
 			{resource.KindRetry, "http.backOff.baseInterval http.backOff.maxInterval", `{"http":{` + backOff + `}}`, backOffLoaded},
+			{
+				resource.KindHTTPRoute, "rules[].retry.backoff",
+				`{"parentRefs":[{"kind":"Service","name":"backend"}],"rules":[{"retry":{"attempts":2,"backoff":"19ms"},"backendRefs":[{"name":"backend"}]}]}`,
+				`{"retry_back_off":{"base_interval":"0.019s"}}`,
+			},
 			{resource.KindMeshRequestRetry, "http.backOff.baseInterval http.backOff.maxInterval", `{"http":{` + backOff + `}}`, backOffLoaded},
 			{resource.KindMeshRequestRetry, below("http.", resetFields), `{"http":{` + reset + `}}`, resetLoaded},
 			{

@@ -105,6 +105,19 @@ func TestRequestsAreLoggedAsObjects(t *testing.T) {
 	require.Equal(t, map[string]any{"path": "/last%22", "code": float64(http.StatusOK), "cluster": "to 127.0.0.1:" + strconv.Itoa(one.port)}, got)
 }
 
+// A policy names a backend of the Mesh.
+func TestRequestsAreLoggedToANamedBackend(t *testing.T) {
+	z, c := outbound(t, "http", start(t, "one"))
+	dir := t.TempDir()
+	named, preferred := filepath.Join(dir, "named"), filepath.Join(dir, "preferred")
+	z.mesh(fmt.Sprintf(`{"logging":{"defaultBackend":"p","backends":[{"name":"p","type":"file","conf":{"path":%q}},{"name":"n","type":"file","format":"%%REQ(:PATH)%%","conf":{"path":%q}}]}}`, preferred, named))
+	z.set(resource.KindMeshLogging, `{"backends":[{"name":"none"},{"name":"n"}]}`)
+	c.until("/a", func(answer) bool { _, err := os.Stat(named); return err == nil })
+	c.get("/last")
+	lines(t, named, func(last string) bool { return last == "/last" })
+	require.NoFileExists(t, preferred)
+}
+
 // The log of a connection is written when it ends.
 func TestConnectionsAreLogged(t *testing.T) {
 	z, c := outbound(t, "tcp", start(t, "one"))

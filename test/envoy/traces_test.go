@@ -64,6 +64,25 @@ func TestRequestsAreTracedToZipkin(t *testing.T) {
 	require.Contains(t, spans[0].Tags["http.url"], "/traced")
 }
 
+// A policy names a backend of the Mesh, with its share of the requests.
+func TestRequestsAreTracedToANamedBackend(t *testing.T) {
+	one := start(t, "one")
+	z, c := outbound(t, "http", one)
+	preferred, _, spans := collector(t)
+	other, _, others := collector(t)
+	mesh := func(sampling int) {
+		z.mesh(fmt.Sprintf(`{"tracing":{"defaultBackend":"z","backends":[{"name":"z","type":"zipkin","conf":{"url":"http://%s/"}},
+			{"name":"other","type":"zipkin","sampling":%d,"conf":{"url":"http://%s/"}}]}}`, preferred, sampling, other))
+		require.Empty(t, z.settle("web-1"))
+	}
+	mesh(100)
+	z.set(resource.KindTrafficTrace, `{"backend":"other"}`)
+	c.until("/", func(answer) bool { return len(others) > 0 })
+	require.Empty(t, spans)
+	mesh(0) // of no request, which the application is told
+	c.until("/", func(answer) bool { return one.seen.Load().Header.Get("x-b3-sampled") == "0" })
+}
+
 func TestSpansHaveTags(t *testing.T) {
 	one := start(t, "one")
 	z, c := outbound(t, "http", one)

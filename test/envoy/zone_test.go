@@ -287,8 +287,14 @@ type server struct {
 // start starts a server.
 func start(t *testing.T, name string) *server {
 	t.Helper()
+	return startAt(t, name, "127.0.0.1")
+}
+
+// startAt starts a server at an address of this host.
+func startAt(t *testing.T, name, address string) *server {
+	t.Helper()
 	s := &server{name: name, released: make(chan struct{})}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	require.NoError(t, err)
 	s.port = listener.Addr().(*net.TCPAddr).Port
 	protocols := &http.Protocols{}

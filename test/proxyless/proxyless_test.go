@@ -1,6 +1,7 @@
 package proxyless
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -38,6 +39,8 @@ type backend struct {
 	port int
 	// fail is how many calls of /a.S/Fail fail before one succeeds.
 	fail atomic.Int32
+	// code is the status of those that fail; 0 for Unavailable.
+	code atomic.Uint32
 	// entered has an entry for every call of /a.S/Block, which ends with its caller.
 	entered chan struct{}
 	// caller is the name in the certificate of the last one who called.
@@ -60,7 +63,7 @@ func (b *backend) handle(_ any, stream grpc.ServerStream) error {
 		return status.FromContextError(stream.Context().Err()).Err()
 	case "/a.S/Fail":
 		if b.fail.Add(-1) >= 0 {
-			return status.Error(codes.Unavailable, "not yet")
+			return status.Error(cmp.Or(codes.Code(b.code.Load()), codes.Unavailable), "not yet")
 		}
 	}
 	return stream.SendMsg(wrapperspb.String(b.name))

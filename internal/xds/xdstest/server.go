@@ -222,7 +222,9 @@ func (s *Server) take(st *stream, r *discoveryv3.DiscoveryRequest) error {
 		sub = &subscription{}
 		st.types[kind] = sub
 	}
-	sub.names = slices.Sorted(slices.Values(r.GetResourceNames()))
+	if sub.names = slices.Sorted(slices.Values(r.GetResourceNames())); len(sub.names) == 0 {
+		sub.sent = "" // it has nothing, and is sent everything when it asks again
+	}
 	if n, err := strconv.Atoi(r.GetResponseNonce()); err == nil {
 		sub.acked = n
 	}
