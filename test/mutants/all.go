@@ -291,6 +291,11 @@ var all = []mutant{
 		pkg:   "./internal/xds/serve", run: "TestNewClustersAreIntroduced",
 	},
 	{
+		name: "forgets-who-was-away", breaks: "a gRPC client that connects again keeps what its calls use until its routes lead elsewhere",
+		edits: []edit{{"e.held, e.again = r, true", "e.again = r != nil"}},
+		pkg:   "./internal/xds/serve", run: "TestAGRPCClientThatComesBackKeepsWhatItUses",
+	},
+	{
 		name: "endpoints-that-drain", breaks: "an instance that drains is sent no requests",
 		edits: []edit{{"if in.away || taken[at] {", "if taken[at] {"}},
 		pkg:   "./internal/xds/world", run: "TestEndpointsOfASelector",

@@ -41,6 +41,9 @@ const (
 	// Drain is how long a cluster stays after the last reference to it has gone: calls
 	// that are under way may take that long.
 	Drain = 30 * time.Second
+	// Absence is how long the zone keeps what a client of gRPC had whose stream has ended:
+	// such clients connect again after 2 minutes at most.
+	Absence = 3 * time.Minute
 	// maxStreams bounds the streams of one dataplane: gRPC opens one for each target.
 	maxStreams = 128
 	// firstRequest is how long a stream may stay silent at its beginning.
@@ -94,8 +97,8 @@ type Service struct {
 type proxy struct {
 	key     resource.Key
 	streams map[*stream]struct{}
-	// memories are what its instances have rejected. They outlive its streams until
-	// its resources change.
+	// memories are what its instances have rejected, which outlives its streams until its
+	// resources change, and what they had, which outlives them for Absence.
 	memories map[string]*memory
 }
 
@@ -155,18 +158,39 @@ func (d *Service) touched(keys []resource.Key) {
 			s.scheduleLocked()
 		}
 		if len(p.streams) == 0 {
-			d.forgetLocked(p)
+			d.forgetLocked(p, (*serve.Memory).ForgetRejected)
 		}
 	}
 }
 
-// forgetLocked forgets a dataplane without streams, and what it has rejected.
-func (d *Service) forgetLocked(p *proxy) {
-	delete(d.proxies, p.key)
-	p.clearMemories()
+// forgetLocked forgets something of all instances of a dataplane, and those without
+// streams of which nothing is left.
+func (d *Service) forgetLocked(p *proxy, forget func(*serve.Memory)) {
+	for instance, m := range p.memories {
+		forget(m.Memory)
+		switch {
+		case m.streams > 0: // it is charged with the stream's next request
+		case m.Empty():
+			m.held.Done()
+			delete(p.memories, instance)
+		default:
+			_ = m.held.Received(memoryBytes + m.Bytes()) // it gives back what is forgotten
+		}
+	}
+	if len(p.streams) == 0 && len(p.memories) == 0 && d.proxies[p.key] == p {
+		delete(d.proxies, p.key)
+	}
 }
 
-// clearMemories forgets what instances have rejected. Streams keep theirs.
+// forgetLeft forgets what clients of a dataplane had that have not come back.
+func (d *Service) forgetLeft(p *proxy) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	until := d.cfg.Now().Add(-Absence)
+	d.forgetLocked(p, func(m *serve.Memory) { m.ForgetLeft(until) })
+}
+
+// clearMemories forgets what is known of instances. Streams keep theirs.
 func (p *proxy) clearMemories() {
 	for _, m := range p.memories {
 		if m.streams == 0 {
@@ -362,6 +386,11 @@ func (d *Service) place(s *stream, key resource.Key, instance string, release fu
 
 // leave takes a stream out of the tables and reports whether it was in its proxy's.
 func (d *Service) leave(s *stream) bool {
+	s.mu.Lock()
+	if s.machine != nil {
+		s.machine.Leave(d.cfg.Now())
+	}
+	s.mu.Unlock()
 	d.mu.Lock()
 	delete(d.all, s)
 	s.ended = true
@@ -371,14 +400,16 @@ func (d *Service) leave(s *stream) bool {
 	p := s.proxy
 	if p != nil {
 		delete(p.streams, s)
-		if s.memory.streams--; s.memory.streams == 0 && (s.memory.Empty() || p.memories[s.instance] != s.memory) {
-			s.memory.held.Done()
-			if p.memories[s.instance] == s.memory {
-				delete(p.memories, s.instance)
-			}
+		if err := s.memory.held.Received(memoryBytes + s.memory.Bytes()); err != nil {
+			s.memory.ForgetLeft(d.cfg.Now()) // there is no space for it
 		}
-		if len(p.streams) == 0 && len(p.memories) == 0 && d.proxies[p.key] == p {
-			delete(d.proxies, p.key)
+		s.memory.streams--
+		if s.memory.streams == 0 && p.memories[s.instance] != s.memory {
+			s.memory.held.Done()
+		}
+		d.forgetLocked(p, func(*serve.Memory) {})
+		if !s.delta && !d.closed && len(p.memories) > 0 {
+			time.AfterFunc(Absence, func() { d.forgetLeft(p) })
 		}
 	}
 	d.mu.Unlock()

@@ -491,3 +491,36 @@ func TestASilentStreamEnds(t *testing.T) {
 		require.Equal(t, codes.DeadlineExceeded, grpcstatus.Code(err))
 	})
 }
+
+// What a client of gRPC had when its stream ended is known when it connects again, also
+// after its resources changed, until Absence has passed.
+func TestWhatAClientHadIsKnownForAWhile(t *testing.T) {
+	for away, known := range map[time.Duration]int{discovery.Absence - 1: 1, discovery.Absence + 1: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			z := open(t)
+			z.set(web("web-1"), 1)
+			z.run()
+			stream := z.connect(gRPCNode)
+			r, err := stream.Recv()
+			require.NoError(t, err)
+			accepted := &discoveryv3.DiscoveryRequest{Node: gRPCNode, TypeUrl: r.GetTypeUrl(), ResourceNames: []string{"c"}, VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}
+			require.NoError(t, stream.Send(accepted))
+			synctest.Wait()
+			require.NoError(t, stream.CloseSend())
+			synctest.Wait()
+			require.Zero(t, z.service.Streams())
+			none, err := xds.NewSet(2)
+			require.NoError(t, err)
+			z.change(web("web-1"), none)
+			<-time.After(away)
+			synctest.Wait()
+			stream, err = z.client.StreamAggregatedResources(t.Context())
+			require.NoError(t, err)
+			accepted.ResponseNonce = ""
+			require.NoError(t, stream.Send(accepted))
+			r, err = stream.Recv()
+			require.NoError(t, err)
+			require.Len(t, r.GetResources(), known) // the cluster drains first
+		})
+	}
+}

@@ -94,7 +94,7 @@ func (d *Service) StreamAggregatedResources(conn discoveryv3.AggregatedDiscovery
 				return nil, m.GetNode(), nil
 			}
 			return &serve.Request{
-				Type: typ, Nonce: m.GetResponseNonce(), Rejected: m.GetErrorDetail() != nil, Detail: m.GetErrorDetail().GetMessage(), Names: m.GetResourceNames(),
+				Type: typ, Nonce: m.GetResponseNonce(), Rejected: m.GetErrorDetail() != nil, Detail: m.GetErrorDetail().GetMessage(), Names: m.GetResourceNames(), Version: m.GetVersionInfo(),
 			}, m.GetNode(), nil
 		},
 		send: func(r serve.Response) error {

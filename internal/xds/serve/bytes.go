@@ -52,7 +52,7 @@ func sizeOf(r *xds.Resource) int {
 	return perResource + len(r.Name) + len(r.Version) + len(r.Body)
 }
 
-// Bytes returns how much memory the rejections take, about.
+// Bytes returns how much memory the rejections take, and what streams left, about.
 func (m *Memory) Bytes() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -37,7 +37,8 @@
 //   - A client that connects again with the versions it has is sent what differs, and
 //     that what it has no more is removed. Only the incremental protocol can say
 //     which versions those are; in the other one everything is sent again, because a
-//     client may have dropped a resource without a sign of it in its version.
+//     client may have dropped a resource without a sign of it in its version. Such a
+//     client continues where its last stream ended, if Memory has that (Leave).
 //     Endpoints that it brings along and that do not exist any more stay until nothing
 //     of the client can refer to them.
 //

@@ -22,11 +22,12 @@ type Rejection struct {
 	good *xds.Resource
 }
 
-// Memory is what one proxy has rejected, over all its streams. The zero value is
-// empty; it is safe for concurrent use.
+// Memory is what one proxy has rejected, over all its streams, and what it had when
+// those ended. The zero value is empty; it is safe for concurrent use.
 type Memory struct {
 	mu       sync.Mutex
 	rejected map[xds.Ref][]Rejection // the newest last
+	left     [len(xds.Types)][]left  // the newest last
 	bytes    int                     // what they take
 }
 
@@ -34,6 +35,11 @@ type Memory struct {
 func (m *Memory) Empty() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for i := range m.left {
+		if len(m.left[i]) > 0 {
+			return false
+		}
+	}
 	return len(m.rejected) == 0
 }
 
@@ -87,6 +93,18 @@ func (m *Memory) reject(r Rejection) {
 	}
 	m.bytes += r.size()
 	m.rejected[ref] = append(others, r)
+}
+
+// ForgetRejected forgets every rejection.
+func (m *Memory) ForgetRejected() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, rejections := range m.rejected {
+		for i := range rejections {
+			m.bytes -= rejections[i].size()
+		}
+	}
+	clear(m.rejected)
 }
 
 // retain forgets the rejections of resources that a set no longer has, which bounds

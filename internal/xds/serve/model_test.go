@@ -110,6 +110,7 @@ type model struct {
 	cache   map[xds.Ref]*xds.Resource
 	names   [len(xds.Types)]map[string]bool
 	lastAck [len(xds.Types)]string // its last nonce
+	version [len(xds.Types)]string // of the last response that it accepted, over streams
 	open    [len(xds.Types)]int    // responses that it has not answered
 	sent    int
 	// warming are clusters whose endpoints have not come since, and answer is what waits for
@@ -140,15 +141,20 @@ func newModel(t *rapid.T) *model {
 	return m
 }
 
-// connect begins a stream. Without the incremental variant the client has forgotten
-// what it had, since only there can it say so.
+// connect begins a stream. Without the incremental variant a client that asks for
+// everything has forgotten what it had.
 func (m *model) connect() {
+	known := false // what it had
+	if m.stream != nil {
+		m.stream.Leave(m.now)
+		known = !m.delta && !m.memory.Empty()
+	}
 	m.stream = New(Config{Delta: m.delta, Drain: drain, Memory: m.memory})
 	m.toClient, m.toServer = nil, nil
-	if !m.delta {
-		m.cache = map[xds.Ref]*xds.Resource{}
+	if !m.delta && !m.follow {
+		m.cache, m.version = map[xds.Ref]*xds.Resource{}, [len(xds.Types)]string{}
 	}
-	m.abrupt = m.abrupt || len(m.cache) > 0
+	m.abrupt = m.abrupt || len(m.cache) > 0 && !known
 	m.warming, m.answer, m.told = map[string]bool{}, nil, map[xds.Ref]bool{}
 	for i := range m.names {
 		m.names[i], m.ghosts[i] = map[string]bool{}, map[string]bool{}
@@ -158,15 +164,16 @@ func (m *model) connect() {
 		for _, name := range []string{"l0", "l1"} {
 			m.names[xds.Listener][name] = true
 		}
-		m.request(xds.Listener, Request{Subscribe: []string{"l0", "l1"}})
-		if m.delta {
-			m.subscribeAgain(xds.Cluster)
+		if !m.delta && rapid.Bool().Draw(m.t, "endpoints first") {
+			m.subscribeAgain(xds.Endpoints)
 		}
+		m.request(xds.Listener, Request{Subscribe: []string{"l0", "l1"}})
+		m.subscribeAgain(xds.Cluster)
 	} else {
 		m.request(xds.Cluster, Request{})
 		m.request(xds.Listener, Request{})
 	}
-	if m.delta {
+	if m.delta || m.follow {
 		m.subscribeAgain(xds.Endpoints)
 		m.subscribeAgain(xds.Route)
 	}
@@ -196,6 +203,7 @@ func (m *model) request(typ xds.Type, r Request) {
 	first := !slices.ContainsFunc(m.toServer, func(o Request) bool { return o.Type == typ }) && !m.stream.types[typ].asked
 	if !m.delta {
 		r.Names, r.Subscribe, r.Unsubscribe = slices.Sorted(maps.Keys(m.names[typ])), nil, nil
+		r.Version = m.version[typ]
 		if r.Nonce == "" {
 			r.Nonce = m.lastAck[typ]
 		}
@@ -279,6 +287,9 @@ func (m *model) deliverResponse() {
 				m.remove(ref)
 			}
 		}
+	}
+	if !answer.Rejected {
+		m.version[r.Type] = r.Version
 	}
 	if answer.Type = r.Type; r.Type == xds.Cluster {
 		m.answer = &answer
@@ -577,6 +588,7 @@ func converge(t *rapid.T) {
 		"reconnect": func(*rapid.T) { m.connect(); m.pump() },
 		"restart": func(*rapid.T) { // of the zone, which forgets what was rejected
 			m.memory = &Memory{}
+			m.stream = nil
 			m.connect()
 			m.pump()
 		},

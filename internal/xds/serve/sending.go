@@ -98,7 +98,7 @@ func (s *Stream) upserts(typ xds.Type) plan {
 		}
 		if e != nil && e.held != nil && e.held.Version == target.Version {
 			e.held = target // of what a client brought along, only the version was known
-			if !e.force && e.maybe == nil {
+			if !e.force && e.maybe == nil && (!e.again || !exists) {
 				continue
 			}
 		}
@@ -141,7 +141,7 @@ func (s *Stream) absent(typ xds.Type, name string, e *entry) *xds.Resource {
 		return nil
 	}
 	switch {
-	case e.held != nil && typ == xds.Endpoints && s.inUse(xds.Ref{Type: typ, Name: name}, xds.Cluster) && (known(e.held) != nil || !e.force):
+	case e.held != nil && typ == xds.Endpoints && (e.again && !s.types[xds.Cluster].asked || s.inUse(xds.Ref{Type: typ, Name: name}, xds.Cluster)) && (known(e.held) != nil || !e.force):
 		// Requests may still go there, also to what it brought along, which is not known
 		// here and can be repeated to no cluster that waits for it.
 		return known(e.held)
@@ -228,7 +228,7 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 			c.entry = &entry{}
 			t.entries[c.name], changes[i].entry = c.entry, c.entry
 		}
-		c.entry.force = false
+		c.entry.force, c.entry.again = false, false
 		if c.introduces != nil {
 			c.entry.introduced.to, c.entry.introduced.since = c.introduces.Version, s.now
 		}
@@ -244,7 +244,7 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 		r.Resources, r.Removed = s.world(typ, changes), nil
 	}
 	r.Version = versionOf(r.Resources, r.Removed)
-	t.out = &unanswered{nonce: r.Nonce, changes: changes, sent: sent, since: s.now}
+	t.out = &unanswered{nonce: r.Nonce, version: r.Version, changes: changes, sent: sent, since: s.now}
 	t.due, t.sent = false, true
 	return r
 }

@@ -41,8 +41,10 @@ type Request struct {
 	Rejected bool
 	Detail   string
 
-	// Names is the whole subscription, in the variant state of the world.
-	Names []string
+	// Names is the whole subscription, in the variant state of the world, and Version that
+	// of the last response that the client accepted, also over an earlier stream.
+	Names   []string
+	Version string
 
 	// Subscribe, Unsubscribe and Initial (versions that the client has, by name) are
 	// those of the incremental variant.
@@ -121,6 +123,7 @@ type typeState struct {
 	sent, accepted bool
 	waiting        bool
 	detail         string
+	version        string // of the last response that the client accepted
 	synced         resource.Revision
 }
 
@@ -133,6 +136,9 @@ type entry struct {
 	told bool
 	// force: it is sent although nothing changed.
 	force bool
+	// again: held is what the client had when an earlier stream ended; it is sent once
+	// more if it is to have it.
+	again bool
 	// maybe is what the client may have instead: it was in a response that was rejected,
 	// of which clients take on what is valid. nil when there is no doubt.
 	maybe *xds.Resource
@@ -147,6 +153,7 @@ type entry struct {
 // unanswered is a response that the client has not answered.
 type unanswered struct {
 	nonce   string
+	version string
 	changes []change
 	// sent are the names of the changes that are no removals.
 	sent map[string]struct{}
@@ -217,6 +224,9 @@ func (s *Stream) Handle(r Request) error {
 		s.subscribeDelta(r.Type, r)
 	} else {
 		s.subscribe(r.Type, r.Names)
+		if !t.asked {
+			s.resume(r.Type, r.Version)
+		}
 	}
 	names := len(t.names)
 	if !t.asked { // it brings names along, too
@@ -266,7 +276,7 @@ func checkNames(r Request) error {
 // accept notes that the client has what a response said.
 func (s *Stream) accept(typ xds.Type, out *unanswered) {
 	t := &s.types[typ]
-	t.accepted, t.detail = true, ""
+	t.accepted, t.detail, t.version = true, "", out.version
 	for _, c := range out.changes {
 		if c.introduces == nil {
 			c.entry.introduced = introduced{}

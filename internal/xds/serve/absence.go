@@ -1,0 +1,128 @@
+package serve
+
+import (
+	"slices"
+	"time"
+
+	"meridian/internal/xds"
+)
+
+// maxLeft bounds how many streams' resources of a type are kept for their client.
+const maxLeft = 128
+
+// left is what a client of the variant state of the world had of a type when its stream
+// ended. Such a client names only the version of the last response.
+type left struct {
+	// version is that of the last response that led to it.
+	version string
+	held    map[string]*xds.Resource
+	since   time.Time
+	bytes   int
+}
+
+// Leave says that the stream has ended. What its client has is kept in Memory: over its
+// next stream calls continue as over this one, also when what they use has gone
+// meanwhile. A client of the incremental variant says itself what it has.
+func (s *Stream) Leave(now time.Time) {
+	if s.cfg.Delta {
+		return
+	}
+	for i := range s.types {
+		t := &s.types[i]
+		last := left{version: t.version, held: map[string]*xds.Resource{}, since: now}
+		for name, e := range t.entries {
+			r := known(e.held)
+			if base := known(e.introduced.base); base != nil {
+				r = base // what was introduced is introduced again
+			}
+			if r != nil && r != e.none {
+				last.held[name] = r
+			}
+		}
+		if t.version != "" {
+			s.cfg.Memory.leave(xds.Type(i), s.sized(last))
+		}
+		if t.out == nil {
+			continue
+		}
+		// Its answer may have been lost.
+		next := left{version: t.out.version, held: map[string]*xds.Resource{}, since: now}
+		for name, r := range last.held {
+			next.held[name] = r
+		}
+		for _, c := range t.out.changes {
+			switch {
+			case t.entries[c.name] != c.entry:
+			case c.to == nil, c.to == c.entry.none:
+				delete(next.held, c.name)
+			case c.introduces == nil:
+				next.held[c.name] = c.to
+			}
+		}
+		s.cfg.Memory.leave(xds.Type(i), s.sized(next))
+	}
+}
+
+// sized counts what is kept: what the set has is shared with it.
+func (s *Stream) sized(l left) left {
+	for name, r := range l.held {
+		l.bytes += perEntry + len(name) + s.own(r)
+	}
+	return l
+}
+
+// leave keeps what a stream leaves of a type.
+func (m *Memory) leave(typ xds.Type, l left) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.left[typ]) == maxLeft {
+		m.dropLeft(typ, 0)
+	}
+	m.left[typ] = append(m.left[typ], l)
+	m.bytes += l.bytes
+}
+
+// resume takes what a stream left whose client has a version; nil for nothing.
+func (m *Memory) resume(typ xds.Type, version string) map[string]*xds.Resource {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, l := range m.left[typ] {
+		if l.version == version {
+			m.dropLeft(typ, i)
+			return l.held
+		}
+	}
+	return nil
+}
+
+func (m *Memory) dropLeft(typ xds.Type, i int) {
+	m.bytes -= m.left[typ][i].bytes
+	m.left[typ] = slices.Delete(m.left[typ], i, i+1)
+}
+
+// ForgetLeft forgets what streams left until a time, whose clients have not come back.
+func (m *Memory) ForgetLeft(until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.left {
+		for len(m.left[i]) > 0 && !m.left[i][0].since.After(until) {
+			m.dropLeft(xds.Type(i), 0)
+		}
+	}
+}
+
+// resume has the client stand where it stood when its last stream ended, if the version
+// that it names is that of then. It may have dropped something since without a sign of
+// it in its version: what it is to have is sent once more.
+func (s *Stream) resume(typ xds.Type, version string) {
+	t := &s.types[typ]
+	if version == "" {
+		return
+	}
+	t.version = version
+	for name, r := range s.cfg.Memory.resume(typ, version) {
+		if e := t.entries[name]; e != nil {
+			e.held, e.again = r, true
+		}
+	}
+}
