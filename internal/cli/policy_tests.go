@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/atomicfile"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/doctree"
@@ -97,12 +96,8 @@ func (a *app) testPolicies(cmd *cobra.Command, paths []string, o *policyTests) e
 		if path == "" {
 			continue
 		}
-		var b bytes.Buffer
-		if err := write(&b); err != nil {
+		if err := writeReport(path, write); err != nil {
 			return err
-		}
-		if err := atomicfile.Write(path, b.Bytes(), 0o644); err != nil {
-			return fmt.Errorf("write %s: %w", path, err)
 		}
 	}
 	if err := a.printTests(o.output.Value, report); err != nil {

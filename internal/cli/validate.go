@@ -65,6 +65,8 @@ those of each document.`,
 
 // findingView is one problem of a document, as JSON.
 type findingView struct {
+	// Code names the kind of finding; empty for what makes a document invalid.
+	Code     string `json:"code,omitempty"`
 	Severity string `json:"severity"`
 	Source   string `json:"source,omitempty"`
 	Line     int    `json:"line,omitempty"`
@@ -75,18 +77,28 @@ type findingView struct {
 	Message  string `json:"message"`
 	// Cause is what the message has in common with that of other documents.
 	Cause string `json:"cause,omitempty"`
+	// Fix is what to do, where the finding is one of an analysis.
+	Fix string `json:"fix,omitempty"`
 }
 
+// Severities of findings.
+const (
+	severityError   = "error"
+	severityWarning = "warning"
+	severityInfo    = "info"
+)
+
 func viewFinding(a policy.Advice) findingView {
-	severity := "info"
+	severity, code := severityInfo, a.Code.Explanation().Code
 	switch a.Severity {
 	case resource.Error:
-		severity = "error"
+		severity, code = severityError, a.Code
 	case resource.Warning:
-		severity = "warning"
+		severity = severityWarning
 	}
 	return findingView{
-		severity, a.Source, a.Line, string(a.Key.Kind), string(a.Key.Mesh), a.Key.Name, string(a.Path), a.Message, a.Cause,
+		Code: string(code), Severity: severity, Source: a.Source, Line: a.Line,
+		Kind: string(a.Key.Kind), Mesh: string(a.Key.Mesh), Name: a.Key.Name, Field: string(a.Path), Message: a.Message, Cause: a.Cause,
 	}
 }
 
@@ -94,12 +106,12 @@ func viewFinding(a policy.Advice) findingView {
 func viewFindings(findings []*meridianv1.Finding) []findingView {
 	views := make([]findingView, len(findings))
 	for i, f := range findings {
-		severity := "warning"
+		severity := severityWarning
 		if f.GetSeverity() == meridianv1.Finding_SEVERITY_INFO {
-			severity = "info"
+			severity = severityInfo
 		}
 		views[i] = findingView{
-			Severity: severity, Kind: f.GetKey().GetKind(), Mesh: f.GetKey().GetMesh(), Name: f.GetKey().GetName(),
+			Code: f.GetCode(), Severity: severity, Kind: f.GetKey().GetKind(), Mesh: f.GetKey().GetMesh(), Name: f.GetKey().GetName(),
 			Field: f.GetField(), Message: f.GetMessage(), Cause: f.GetCause(),
 		}
 	}
@@ -131,7 +143,7 @@ func (a *app) printFindings(ctx context.Context, f print.Format, documents []res
 		Documents int           `json:"documents"`
 		Findings  []findingView `json:"findings"`
 	}{len(documents), findings})
-	warned := slices.ContainsFunc(findings, func(v findingView) bool { return v.Severity == "warning" })
+	warned := slices.ContainsFunc(findings, func(v findingView) bool { return v.Severity == severityWarning })
 	switch {
 	case err != nil:
 		return err

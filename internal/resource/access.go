@@ -164,13 +164,13 @@ func (a *AccessRule) check(at Path, r *Report) {
 func (a *AccessRule) checkMesh(at Path, r *Report) {
 	for i, kind := range a.Types {
 		if d, known := kinds().exact[kind]; known && d.Scope == GlobalScoped {
-			r.Warnf(at.Field("types").Index(i), "is never granted: a %s is in no mesh; write a rule without `mesh` for it", kind)
+			r.Findf(CodeRoleGrantsNothing, at.Field("types").Index(i), "is never granted: a %s is in no mesh; write a rule without `mesh` for it", kind)
 		}
 	}
 	for i, access := range a.Access {
 		switch access {
 		case AccessGenerateUserToken, AccessGenerateZoneCPToken, AccessGenerateZoneToken:
-			r.Warnf(at.Field("access").Index(i), "is never granted by a rule with `mesh`; write a rule without one for it")
+			r.Findf(CodeRoleGrantsNothing, at.Field("access").Index(i), "is never granted by a rule with `mesh`; write a rule without one for it")
 		}
 	}
 }
@@ -205,7 +205,7 @@ func (q *TokenQualifier) check(at Path, r *Report) {
 	}
 	for i, tag := range q.Tags {
 		if tag.Value == AnyValue {
-			r.Warnf(at.Field("tags").Index(i).Field("value"), "never holds: '*' is compared as it is written, and no token carries it")
+			r.Findf(CodeRoleGrantsNothing, at.Field("tags").Index(i).Field("value"), "never holds: '*' is compared as it is written, and no token carries it")
 		}
 	}
 	for i, name := range q.Names {

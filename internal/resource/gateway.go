@@ -99,11 +99,11 @@ func (n *RouteNamespaces) check(at Path, r *Report) {
 	selects := n.From != nil && *n.From == "Selector"
 	switch {
 	case n.Selector == nil && selects:
-		r.Warnf(at.Field("selector"), "is needed with from Selector: without it no route may attach")
+		r.Findf(CodeNotAttached, at.Field("selector"), "is needed with from Selector: without it no route may attach")
 	case n.Selector == nil:
 		return
 	case !selects:
-		r.Warnf(at.Field("selector"), "has no effect: from is not Selector")
+		r.Findf(CodeNoEffect, at.Field("selector"), "has no effect: from is not Selector")
 	}
 	if n.Selector == nil {
 		return
@@ -114,7 +114,7 @@ func (n *RouteNamespaces) check(at Path, r *Report) {
 		case listed && len(q.Values) == 0:
 			r.Warnf(path, "is needed with operator %s", q.Operator)
 		case !listed && len(q.Values) > 0:
-			r.Warnf(path, "has no effect with operator %s", q.Operator)
+			r.Findf(CodeNoEffect, path, "has no effect with operator %s", q.Operator)
 		}
 	}
 }
@@ -218,7 +218,7 @@ type RouteHead struct {
 
 func (h *RouteHead) check(at Path, r *Report) {
 	if len(h.ParentRefs) == 0 {
-		r.Warnf(at.Field("parentRefs"), "names no gateway and no service: the route is attached to nothing")
+		r.Findf(CodeNotAttached, at.Field("parentRefs"), "names no gateway and no service: the route is attached to nothing")
 	}
 	checkCount(at.Field("parentRefs"), len(h.ParentRefs), maxParentRefs, r)
 	checkCount(at.Field("hostnames"), len(h.Hostnames), maxHostnames, r)

@@ -31,7 +31,7 @@ func (t *InheritedTarget) Section() string {
 
 func (t *InheritedTarget) check(at Path, r *Report) {
 	if t.Name == "" {
-		r.Warnf(at.Field("name"), "is missing: the policy targets no %s until it names one", t.Kind)
+		r.Findf(CodeTargetNotFound, at.Field("name"), "is missing: the policy targets no %s until it names one", t.Kind)
 	}
 }
 

@@ -110,7 +110,7 @@ func checkConf[C any, P checkerOf[C]](at Path, conf *C, r *Report) {
 	switch {
 	case conf == nil:
 	case reflect.ValueOf(conf).Elem().IsZero():
-		r.Warnf(at, "is empty: the policy configures nothing")
+		r.Findf(CodeNoEffect, at, "is empty: the policy configures nothing")
 	default:
 		P(conf).check(at, r)
 	}

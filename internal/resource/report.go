@@ -38,6 +38,9 @@ type Problem struct {
 	// Cause says what is so of every resource that has the problem for one reason,
 	// where the message speaks of this resource alone. Empty is the message.
 	Cause string
+	// Code says what kind of finding it is, where it does not refuse the document; empty
+	// is CodeDocument.
+	Code Code
 }
 
 // String prints "path: message", or the message alone at the root.
@@ -73,11 +76,21 @@ func (r *Report) Infof(at Path, format string, args ...any) {
 	r.add(Info, at, format, args...)
 }
 
+// Findf adds a finding: advice of the severity of its code, or a warning where that is
+// Error, which would refuse the document.
+func (r *Report) Findf(code Code, at Path, format string, args ...any) {
+	before := len(r.Problems)
+	r.add(max(code.Explanation().Severity, Warning), at, format, args...)
+	if len(r.Problems) > before {
+		r.Problems[before].Code = code
+	}
+}
+
 // Tie adds advice that one resource shares with others: cause says what is so of all
 // of them, and the message what follows for this one.
 func (r *Report) Tie(at Path, cause, format string, args ...any) {
 	before := len(r.Problems)
-	r.add(Info, at, format, args...)
+	r.Findf(CodeTie, at, format, args...)
 	if len(r.Problems) > before {
 		r.Problems[before].Cause = cause
 	}

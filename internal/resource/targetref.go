@@ -223,7 +223,7 @@ func (h *BlockHead) check(at Path, r *Report) {
 		r.Errorf(at.Field("when"), "must not be empty; leave it out for a block that always applies")
 	}
 	if h.OnError != nil && h.When == nil {
-		r.Warnf(at.Field("onError"), "has no effect without when")
+		r.Findf(CodeNoEffect, at.Field("onError"), "has no effect without when")
 	}
 }
 

@@ -53,7 +53,7 @@ func checkForms(at Path, f formsOf, r *Report) {
 		}
 		r.Errorf(at.Field(block), "cannot stand beside bare %s; move them into `defaults`, or leave the block out", f.bareName)
 	case !f.bare && !f.defaults && !f.overrides && !f.unset && f.mayBeEmpty:
-		r.Warnf(at, "configures nothing: write %s, `defaults`, `overrides` or `unset`", f.bareName)
+		r.Findf(CodeNoEffect, at, "configures nothing: write %s, `defaults`, `overrides` or `unset`", f.bareName)
 	case !f.bare && !f.defaults && !f.overrides && !f.unset:
 		r.Errorf(at, "configures nothing: write %s, `defaults`, `overrides` or `unset`", f.bareName)
 	}
@@ -130,7 +130,7 @@ func (p *ItemPolicy[C, PC, S, PS]) Validate(at Path, r *Report) {
 		mayBeEmpty: true, bare: bare, bareName: names, defaults: p.DefaultsBlock != nil, overrides: p.OverridesBlock != nil, unset: p.Unset != nil,
 	}, r)
 	if kind := p.TopTarget().Kind; len(from) > 0 && (kind == TargetHTTPRoute || kind == TargetMeshGatewayRoute) {
-		r.Warnf(at.Field("targetRef").Field("kind"), "a policy on one %s configures outbounds; its from items never take effect", kind)
+		r.Findf(CodeNoEffect, at.Field("targetRef").Field("kind"), "a policy on one %s configures outbounds; its from items never take effect", kind)
 	}
 	p.PolicyUnset.check(at, reflect.TypeFor[C](), r)
 }

@@ -28,6 +28,7 @@ var levels = map[string]int{
 	"internal/doctree":    0,
 	"internal/grpctest":   0,
 	"internal/resource":   0,
+	"internal/sarif":      0,
 	"internal/texttable":  0,
 	"internal/version":    0,
 
@@ -44,6 +45,7 @@ var levels = map[string]int{
 	"internal/store":    1,
 
 	"internal/agent":              3,
+	"internal/analysis":           2,
 	"internal/audit":              2,
 	"internal/authn":              2,
 	"internal/commit":             2,

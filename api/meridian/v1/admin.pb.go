@@ -403,7 +403,9 @@ type Finding struct {
 	Field   string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// What the message has in common with others; empty for the message.
-	Cause         string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The kind of finding, as in docs/policies/analysis.md.
+	Code          string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,6 +471,13 @@ func (x *Finding) GetMessage() string {
 func (x *Finding) GetCause() string {
 	if x != nil {
 		return x.Cause
+	}
+	return ""
+}
+
+func (x *Finding) GetCode() string {
+	if x != nil {
+		return x.Code
 	}
 	return ""
 }
@@ -1479,13 +1488,14 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x14\n" +
 	"\x05notes\x18\x04 \x03(\tR\x05notes\x120\n" +
-	"\bfindings\x18\x05 \x03(\v2\x14.meridian.v1.FindingR\bfindings\"\x85\x02\n" +
+	"\bfindings\x18\x05 \x03(\v2\x14.meridian.v1.FindingR\bfindings\"\x99\x02\n" +
 	"\aFinding\x129\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x1d.meridian.v1.Finding.SeverityR\bseverity\x12*\n" +
 	"\x03key\x18\x02 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x14\n" +
 	"\x05field\x18\x03 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12\x14\n" +
-	"\x05cause\x18\x05 \x01(\tR\x05cause\"M\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x12\n" +
+	"\x04code\x18\x06 \x01(\tR\x04code\"M\n" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10SEVERITY_WARNING\x10\x01\x12\x11\n" +

@@ -43,10 +43,10 @@ func (a *adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem
 		t := target{schema: schemaOf(r.Key().Kind), kind: resource.Kind(at.Kind), name: refer(&meta, at.Name), section: at.Section()}
 		named := func(kind resource.Kind) []string { return a.objects(mesh, kind) }
 		if name, why := a.mesh(mesh, t).missing(t, named); why != "" {
-			report.Warnf("targetRef", "%s was not found, so the policy has no effect: %s", name, why)
+			report.Findf(resource.CodeTargetNotFound, "targetRef", "%s was not found, so the policy has no effect: %s", name, why)
 		}
 		if len(spec.UnsetRules()) > 0 && !mayUnset(a.view, mesh) {
-			report.Warnf("unset", "has no effect: mesh %s forbids unsetting", mesh)
+			report.Findf(resource.CodeNoEffect, "unset", "has no effect: mesh %s forbids unsetting", mesh)
 		}
 		a.adviseRules(r, spec, report)
 	case resource.RouteSpec:
@@ -94,14 +94,14 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 	for i := range r.parents {
 		p, at := &r.parents[i], resource.Path("parentRefs").Index(i)
 		if p.ParentKind() == "Service" && p.Port != nil {
-			report.Warnf(at.Field("port"), "has no effect: the route is on every outbound to the service, whatever its port")
+			report.Findf(resource.CodeNoEffect, at.Field("port"), "has no effect: the route is on every outbound to the service, whatever its port")
 		}
 		if p.ParentKind() != string(resource.KindGateway) {
 			continue
 		}
 		found, ok := a.view.Get(resource.Key{Kind: resource.KindGateway, Mesh: r.key.Mesh, Name: p.Name})
 		if !ok {
-			report.Warnf(at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, resource.KindGateway)))
+			report.Findf(resource.CodeTargetNotFound, at.Field("name"), "there is no Gateway %s%s", p.Name, meant(p.Name, a.objects(r.key.Mesh, resource.KindGateway)))
 			continue
 		}
 		known := a.namespacesFor(r)
@@ -109,11 +109,11 @@ func (a *adviser) parents(r *route, report *resource.Report) {
 			if len(known) == 0 {
 				why += meant(r.namespace(), a.objects("", resource.KindNamespace))
 			}
-			report.Warnf(at, "attaches the route to nothing: %s", why)
+			report.Findf(resource.CodeNotAttached, at, "attaches the route to nothing: %s", why)
 		}
 	}
 	for _, bad := range r.badRefs() {
-		report.Warnf(bad.at, "has no effect: %s", bad.why)
+		report.Findf(resource.CodeNoEffect, bad.at, "has no effect: %s", bad.why)
 	}
 }
 
@@ -141,7 +141,7 @@ func (a *adviser) selectsNamespaces(g *resource.Gateway, report *resource.Report
 			}
 		}
 		if !selected {
-			report.Warnf(resource.Path("listeners").Index(i).Field("allowedRoutes").Field("namespaces").Field("selector"),
+			report.Findf(resource.CodeNotAttached, resource.Path("listeners").Index(i).Field("allowedRoutes").Field("namespaces").Field("selector"),
 				"selects no Namespace, so that no route may attach: apply the namespaces with their labels")
 		}
 	}

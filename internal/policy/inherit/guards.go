@@ -163,7 +163,7 @@ func (a *adviser) adviseRules(r *resource.Resource, spec resource.InheritedSpec,
 		}
 		for _, id := range condition.Rules(spec, b.When) {
 			if known, hint := a.known(r, id, spec); !known {
-				report.Warnf(b.Path.Field("when"), "asks for %s, which no policy of the mesh has: until one does, the condition sees nothing there%s", id, hint)
+				report.Findf(resource.CodeNoEffect, b.Path.Field("when"), "asks for %s, which no policy of the mesh has: until one does, the condition sees nothing there%s", id, hint)
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (a *adviser) adviseRules(r *resource.Resource, spec resource.InheritedSpec,
 			break // which is said
 		}
 		if known, hint := a.known(r, id, nil); !known {
-			report.Warnf(resource.Path("unset").Index(i), "no policy of the mesh has %s: nothing is taken out%s", id, hint)
+			report.Findf(resource.CodeNoEffect, resource.Path("unset").Index(i), "no policy of the mesh has %s: nothing is taken out%s", id, hint)
 		}
 	}
 }

@@ -224,7 +224,7 @@ func (adviser) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
 		return nil
 	}
 	return []resource.Problem{{
-		Path: "labels", Severity: resource.Warning,
+		Path: "labels", Severity: resource.Warning, Code: resource.CodeNoEffect,
 		Message: fmt.Sprintf("the label %s: %s has no effect, and this is in effect: %s", resource.EnforcementLabel, value, why),
 	}}
 }

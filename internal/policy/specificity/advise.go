@@ -70,7 +70,7 @@ func (s *survey) selectsNothing(report *resource.Report, r *resource.Resource) {
 	each := func(section resource.Path, selectors []resource.TagSelector, lacks lacks, onlyNear bool) {
 		for i, selector := range selectors {
 			if message, near := lacks(selector); message != "" && (near || !onlyNear) {
-				report.Warnf(section.Index(i).Field("match"), "%s", message)
+				report.Findf(resource.CodeSelectsNothing, section.Index(i).Field("match"), "%s", message)
 			}
 		}
 	}
@@ -99,7 +99,7 @@ func (s *survey) deniesAll(report *resource.Report, name resource.MeshName, mesh
 			return
 		}
 	}
-	report.Warnf(resource.Path("mtls").Field("enabledBackend"),
+	report.Findf(resource.CodeDeniesAll, resource.Path("mtls").Field("enabledBackend"),
 		"denies every connection: with mutual TLS a caller needs a %s or %s, and mesh %s has none",
 		resource.KindTrafficPermission, resource.KindMeshTrafficPermission, name)
 }
@@ -295,7 +295,7 @@ func (s *survey) policy(r *resource.Resource) *compiled {
 func backends(report *resource.Report, name resource.MeshName, mesh *resource.Mesh, referrer resource.BackendReferrer) {
 	for _, ref := range referrer.BackendRefs() {
 		if ref.Name != "" && !hasBackend(mesh, ref) {
-			report.Warnf(ref.Path, "mesh %s has no %s backend %q; the policy configures nothing until it has",
+			report.Findf(resource.CodeBackendNotFound, ref.Path, "mesh %s has no %s backend %q; the policy configures nothing until it has",
 				name, ref.Use, ref.Name)
 		}
 	}

@@ -32,7 +32,7 @@ func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem 
 		a.shadowed(b.from)
 	}
 	if len(a.unset) > 0 && a.matching.Unset == resource.UnsetForbidden {
-		a.Warnf("unset", "has no effect: mesh %s forbids unsetting", a.key.Mesh)
+		a.Findf(resource.CodeNoEffect, "unset", "has no effect: mesh %s forbids unsetting", a.key.Mesh)
 	}
 	a.guards(spec)
 	a.deniesAll()
@@ -60,10 +60,10 @@ func (a *advice) top() {
 	default:
 		member, never := memberOf(a.target)
 		if never {
-			a.Warnf(at.Field("tags"), "selects nothing: %s stands against the service %s", resource.ServiceTag, a.target.Name)
+			a.Findf(resource.CodeNeverMatches, at.Field("tags"), "selects nothing: %s stands against the service %s", resource.ServiceTag, a.target.Name)
 		} else if c := a.dps.Of(a.key.Mesh); len(c.Specs) > 0 {
 			if message, _ := c.Lacks(member); message != "" {
-				a.Warnf(at, "%s", message)
+				a.Findf(resource.CodeSelectsNothing, at, "%s", message)
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func (a *advice) lostProxy(at resource.Path) {
 	}
 	if names := a.named(resource.KindDataplane, a.key.Mesh); len(names) > 0 {
 		guess, _ := a.dps.DidYouMean(a.target.Name, maps.Keys(names))
-		a.Warnf(at, "there is no dataplane %s%s", a.target.Name, guess)
+		a.Findf(resource.CodeTargetNotFound, at, "there is no dataplane %s%s", a.target.Name, guess)
 	}
 }
 
@@ -89,11 +89,11 @@ func (a *advice) lost(at resource.Path, r *route) {
 	switch c := a.dps.Of(a.key.Mesh); {
 	case !exists:
 		guess, _ := a.dps.DidYouMean(r.name, maps.Keys(a.named(kind, a.key.Mesh)))
-		a.Warnf(at, "there is no %s %s%s", kind, r.name, guess)
+		a.Findf(resource.CodeTargetNotFound, at, "there is no %s %s%s", kind, r.name, guess)
 	case len(r.places) == 0:
-		a.Warnf(at, "%s %s is attached to no service and to no mesh gateway with destinations", kind, r.name)
+		a.Findf(resource.CodeSelectsNothing, at, "%s %s is attached to no service and to no mesh gateway with destinations", kind, r.name)
 	case len(c.Specs) > 0 && !slices.ContainsFunc(r.places, a.reaches(a.key.Mesh)):
-		a.Warnf(at, "no outbound leads to what %s %s is attached to", kind, r.name)
+		a.Findf(resource.CodeSelectsNothing, at, "no outbound leads to what %s %s is attached to", kind, r.name)
 	}
 }
 
@@ -101,13 +101,13 @@ func (a *advice) toItem(it *item) {
 	at := it.path.Field("targetRef").Field("name")
 	switch {
 	case it.route != nil && a.compiled.route != nil && it.route.routeID != a.compiled.route.routeID:
-		a.Warnf(at, "can never take effect: the policy holds for %s only", a.target)
+		a.Findf(resource.CodeNeverMatches, at, "can never take effect: the policy holds for %s only", a.target)
 	case it.route != nil:
 		a.lost(at, it.route)
 	case it.target.Kind == resource.TargetService:
 		if consumed := a.dps.Of(a.key.Mesh).Consumed(); len(consumed) > 0 && !consumed[it.target.Name] {
 			guess, _ := a.dps.DidYouMean(it.target.Name, maps.Keys(consumed))
-			a.Warnf(at, "no outbound has %s=%s%s", resource.ServiceTag, it.target.Name, guess)
+			a.Findf(resource.CodeSelectsNothing, at, "no outbound has %s=%s%s", resource.ServiceTag, it.target.Name, guess)
 		}
 	}
 }
@@ -118,10 +118,10 @@ func (a *advice) fromItem(it *item) {
 	at := it.path.Field("targetRef")
 	switch c := a.dps.Of(a.key.Mesh); {
 	case it.never:
-		a.Warnf(at.Field("tags"), "can never take effect: %s stands against the service %s", resource.ServiceTag, it.target.Name)
+		a.Findf(resource.CodeNeverMatches, at.Field("tags"), "can never take effect: %s stands against the service %s", resource.ServiceTag, it.target.Name)
 	case len(it.callers) > 0 && len(c.Specs) > 0:
 		if message, near := c.Lacks(it.callers); near {
-			a.Warnf(at, "%s", message)
+			a.Findf(resource.CodeSelectsNothing, at, "%s", message)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func (a *advice) shadowed(items []item) {
 	}
 	for i, by := range rule.Shadows() {
 		if by >= 0 && !ordered[i].never {
-			a.Warnf(ordered[i].path, "can never take effect: %s targets %s and sets the same, and the %s item that has a field sets it",
+			a.Findf(resource.CodeShadowedRule, ordered[i].path, "can never take effect: %s targets %s and sets the same, and the %s item that has a field sets it",
 				ordered[by].path, ordered[by].target, first)
 		}
 	}

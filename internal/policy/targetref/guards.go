@@ -149,7 +149,7 @@ func (b *block) sets(field policy.Pointer) bool {
 // guards warns of guards that do nothing.
 func (a *advice) guards(spec resource.TargetRefSpec) {
 	for _, g := range a.idleGuards(a.compiled, spec, a.matching.Unset != resource.UnsetForbidden) {
-		a.Warnf(g.at, "%s", g.why)
+		a.Findf(resource.CodeNoEffect, g.at, "%s", g.why)
 	}
 }
 
@@ -197,7 +197,7 @@ func (a *advice) deniesAll() {
 	if slices.ContainsFunc(a.ofKind(a.key.Kind, a.key.Mesh), (*compiled).allows) {
 		return
 	}
-	a.Warnf(denied, "denies every caller, and no %s of mesh %s allows one: nothing can connect to what the policy selects", a.key.Kind, a.key.Mesh)
+	a.Findf(resource.CodeDeniesAll, denied, "denies every caller, and no %s of mesh %s allows one: nothing can connect to what the policy selects", a.key.Kind, a.key.Mesh)
 }
 
 // allows reports whether an item of a permission allows callers.

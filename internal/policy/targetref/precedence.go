@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"meridian/internal/policy"
+	"meridian/internal/resource"
 )
 
 // precedence is the place of a step: what it was sorted by, which explains the
@@ -109,4 +110,12 @@ func (s *precedence) Remark() string {
 
 func decision(rule, won, lost string) policy.Decision {
 	return policy.Decision{Rule: rule, Won: won, Lost: lost}
+}
+
+// Part implements policy.Placer.
+func (s *precedence) Part() resource.Path {
+	if s.item == nil {
+		return "unset"
+	}
+	return s.item.path
 }

@@ -79,6 +79,7 @@ func (r remarks) encode() []*meridianv1.Finding {
 	for _, a := range r {
 		f := &meridianv1.Finding{
 			Severity: meridianv1.Finding_SEVERITY_WARNING, Field: string(a.Path), Message: a.Message, Cause: a.Cause,
+			Code: string(a.Code.Explanation().Code),
 		}
 		of := &warnings
 		if a.Severity == resource.Info {

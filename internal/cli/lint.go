@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"meridian/internal/analysis"
+	"meridian/internal/atomicfile"
+	"meridian/internal/cli/exit"
+	"meridian/internal/cli/print"
+	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/sarif"
+	"meridian/internal/version"
+)
+
+func newLintCommand(a *app) *cobra.Command {
+	var (
+		strict          bool
+		zone, sarifFile string
+	)
+	cmd := &cobra.Command{
+		Use:   "lint FILE|DIR…",
+		Short: "Find in files what is valid and probably not meant",
+		Long: `Find in files, without a server, what is valid and probably not meant: policies
+and parts of them that take effect nowhere, orders that names or times alone
+decide, targets that select nothing, roles that grant nothing or everything,
+meshes without mutual TLS. Each finding has a code, a reason, and what to do.
+
+What rests on dataplanes is found where the files have some. The exit code is 1
+with findings of severity error; with --strict, with any.
+docs/policies/analysis.md lists the codes.`,
+		Example: `  meridian lint policies/
+  meridian lint policies/ dataplanes/ --strict --sarif lint.sarif`,
+		Args: cobra.ArbitraryArgs,
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where anything is found")
+	cmd.Flags().StringVar(&sarifFile, "sarif", "", "write the findings as SARIF to this file")
+	cmd.Flags().StringVar(&zone, "zone", "", "zone of dataplanes that name none (default \""+defaultZone+"\")")
+	mesh := bindMesh(cmd)
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return exit.Usagef("missing FILE or DIR: the documents to look at")
+		}
+		if err := checkZone(zone); err != nil {
+			return err
+		}
+		documents, err := a.load(&sources{files: args, recursive: true, cmd: cmd}, mesh)
+		if err == nil {
+			err = checkConditions(documents)
+		}
+		if err != nil {
+			return err
+		}
+		in := resource.ZoneName(zone)
+		if zone == "" {
+			in = defaultZone
+		}
+		view, err := policy.Offline(resourcesOf(documents), in, zone != "")
+		if err != nil {
+			return &exit.Failure{Code: exit.Usage, Err: err}
+		}
+		report, err := analysis.Run(cmd.Context(), view)
+		if err != nil {
+			return err
+		}
+		for _, name := range report.Cut {
+			a.Warn("mesh " + string(name) + " has more policies and dataplanes than are compared: nothing is said that rests on dataplanes")
+		}
+		found := located(documents, append(remarksOf(documents), report.Findings...))
+		if sarifFile != "" {
+			if err := writeSARIF(sarifFile, found); err != nil {
+				return err
+			}
+		}
+		return a.printAnalysis(output.Value, found, nil, strict)
+	}
+	return cmd
+}
+
+// located says of findings in which files they are. A mesh that no document defines has
+// none.
+func located(documents []resource.Document, all []policy.Advice) []findingView {
+	at := make(map[resource.Key]*resource.Document, len(documents))
+	for i := range documents {
+		at[documents[i].Resource.Key()] = &documents[i]
+	}
+	views := []findingView{}
+	for _, advice := range all {
+		d := at[advice.Key]
+		if d == nil {
+			continue
+		}
+		advice.Source = d.Source
+		if advice.Line == 0 {
+			advice.Line = d.Line
+		}
+		views = append(views, analysisView(advice))
+	}
+	return views
+}
+
+// analysisView is a finding with the severity of its code.
+func analysisView(advice policy.Advice) findingView {
+	about := advice.Code.Explanation()
+	advice.Code = about.Code
+	if about.Severity == resource.Error {
+		advice.Severity = resource.Error
+	}
+	view := viewFinding(advice)
+	view.Fix = about.Fix
+	return view
+}
+
+func writeSARIF(path string, found []findingView) error {
+	var rules []sarif.Rule
+	for _, e := range resource.Explanations() {
+		rules = append(rules, sarif.Rule{ID: string(e.Code), Text: e.Title + ".", Help: e.Fix})
+	}
+	var results []sarif.Result
+	for i := range found {
+		f := &found[i]
+		level := f.Severity
+		if level == severityInfo {
+			level = "note"
+		}
+		results = append(results, sarif.Result{RuleID: f.Code, Level: level, Text: f.text(), File: filepath.ToSlash(f.Source), Line: f.Line})
+	}
+	return writeReport(path, func(w io.Writer) error { return sarif.Write(w, version.String(), rules, results) })
+}
+
+// writeReport writes a file completely or not at all.
+func writeReport(path string, write func(io.Writer) error) error {
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(path, b.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// text is the finding in one line, with what to do.
+func (v *findingView) text() string {
+	text := resource.Problem{Path: resource.Path(v.Field), Message: v.Message}.String()
+	return fmt.Sprintf("%s: %s (%s)", resource.Key{Kind: resource.Kind(v.Kind), Mesh: resource.MeshName(v.Mesh), Name: v.Name}, text, v.Fix)
+}
+
+// printAnalysis prints findings, the most severe first where people read them, and fails
+// as the contract has it. incomplete is nil where nothing can be missing.
+func (a *app) printAnalysis(f print.Format, found []findingView, incomplete any, strict bool) error {
+	var err error
+	if f.Structured() {
+		err = a.WriteValue(f, struct {
+			Findings   []findingView `json:"findings"`
+			Incomplete any           `json:"incomplete,omitempty"`
+		}{found, incomplete})
+	} else {
+		err = a.Output(analysisPage(found))
+	}
+	failed := slices.ContainsFunc(found, func(v findingView) bool { return strict || v.Severity == severityError })
+	if err == nil && failed {
+		return exit.ErrNo
+	}
+	return err
+}
+
+// analysisPage is findings as people read them: those of one cause once.
+func analysisPage(found []findingView) []byte {
+	var b bytes.Buffer
+	counts := map[string]int{}
+	for _, severity := range []string{severityError, severityWarning, severityInfo} {
+		var advice []policy.Advice
+		for i := range found {
+			if v := &found[i]; v.Severity == severity {
+				counts[severity]++
+				// Groups are by cause; the code is part of it here.
+				advice = append(advice, policy.Advice{
+					Source: v.Source,
+					Key:    resource.Key{Kind: resource.Kind(v.Kind), Mesh: resource.MeshName(v.Mesh), Name: v.Name},
+					Problem: resource.Problem{
+						Path: resource.Path(v.Field), Message: v.Message, Line: v.Line, Cause: v.Cause, Code: resource.Code(v.Code),
+					},
+				})
+			}
+		}
+		groups := policy.Groups(advice)
+		for i := range groups {
+			g := &groups[i]
+			fmt.Fprintf(&b, "%s %s\n", severity, g.Code)
+			where := g.Where(resource.Key.String)
+			if g.Source != "" && len(g.Keys) == 1 {
+				where = fmt.Sprintf("%s:%d: %s", g.Source, g.Line, where)
+			}
+			fmt.Fprintf(&b, "  %s\n  %s\n  fix: %s\n", where, g.Problem.String(), g.Code.Explanation().Fix)
+		}
+	}
+	if len(found) == 0 {
+		return []byte("nothing was found\n")
+	}
+	fmt.Fprintf(&b, "%s, %s, %s\n", print.Plural(counts[severityError], "error"), print.Plural(counts[severityWarning], "warning"), print.Plural(counts[severityInfo], "note"))
+	return b.Bytes()
+}
