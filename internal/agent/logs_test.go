@@ -18,6 +18,7 @@ import (
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
 	resourcev1 "go.opentelemetry.io/proto/otlp/resource/v1"
+	"google.golang.org/protobuf/proto"
 
 	"meridian/internal/xds"
 )
@@ -194,4 +195,35 @@ func TestLogEntriesAreBounded(t *testing.T) {
 	require.Equal(t, 1, strings.Count(said.String(), "too many addresses"))
 	logs.running.Done()
 	logs.Close()
+}
+
+// What one caller sends that is no UTF-8 does not lose the entries of others.
+func TestLogEntriesThatAreNoUTF8AreRead(t *testing.T) {
+	sent := entries("r:1", "", text("well"), text("evil X"), members("agent", "X", "path", "/é"))
+	sent.ResourceLogs[0].ScopeLogs[0].LogRecords[0].TimeUnixNano = 7
+	data, err := proto.Marshal(sent)
+	require.NoError(t, err)
+	got, err := readLogs(data)
+	require.NoError(t, err)
+	require.True(t, proto.Equal(sent, got))
+
+	got, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
+	require.NoError(t, err)
+	records := got.GetResourceLogs()[0].GetScopeLogs()[0].GetLogRecords()
+	require.Equal(t, "well", records[0].GetBody().GetStringValue())
+	require.Equal(t, uint64(7), records[0].GetTimeUnixNano())
+	require.Equal(t, "evil \ufffd\n", string(line(records[1].GetBody(), false)))
+	require.JSONEq(t, `{"agent":"�","path":"/é"}`, string(line(records[2].GetBody(), false)))
+	require.Equal(t, "r:1", attribute(got.GetResourceLogs()[0].GetResource().GetAttributes(), xds.LogReceiver))
+
+	nested := text("X")
+	for range maxLogDepth {
+		nested = &commonv1.AnyValue{Value: &commonv1.AnyValue_ArrayValue{ArrayValue: &commonv1.ArrayValue{Values: []*commonv1.AnyValue{nested}}}}
+	}
+	data, err = proto.Marshal(entries("r:1", "", nested))
+	require.NoError(t, err)
+	_, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
+	require.ErrorContains(t, err, "nested too deeply")
+	_, err = readLogs([]byte{0xff})
+	require.Error(t, err)
 }

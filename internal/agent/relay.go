@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,9 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // maxRelayed bounds a message in either direction, in bytes.
@@ -28,6 +31,9 @@ var relayed = []string{
 	"/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
 	"/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
 }
+
+// maxLogDepth bounds how deep values are inside of each other in log entries.
+const maxLogDepth = 32
 
 // message is one message as bytes.
 type message struct{ data []byte }
@@ -73,12 +79,59 @@ func (r *relay) takeLogs(client grpc.ServerStream) error {
 	if err := client.RecvMsg(m); err != nil {
 		return err
 	}
-	var entries logsv1.LogsData // it is the request of the method
-	if err := proto.Unmarshal(m.data, &entries); err != nil {
+	entries, err := readLogs(m.data)
+	if err != nil {
 		return status.Error(codes.InvalidArgument, "these are no log entries")
 	}
-	r.logs.Take(&entries)
+	r.logs.Take(entries)
 	return client.SendMsg(&message{})
+}
+
+// readLogs reads log entries. Envoy puts into them what callers send, as it is: of a text
+// that is no UTF-8 the bytes that are none are replaced, as the decoder would refuse the
+// entries of all callers with it.
+func readLogs(data []byte) (*logsv1.LogsData, error) {
+	entries := &logsv1.LogsData{} // it is the request of the method
+	if err := proto.Unmarshal(data, entries); err == nil {
+		return entries, nil
+	}
+	repaired, err := appendValid(nil, data, entries.ProtoReflect().Descriptor(), maxLogDepth)
+	if err != nil {
+		return nil, err
+	}
+	return entries, proto.Unmarshal(repaired, entries)
+}
+
+// appendValid appends an encoded message to others, with texts that are UTF-8.
+func appendValid(to, data []byte, message protoreflect.MessageDescriptor, depth int) ([]byte, error) {
+	if depth == 0 {
+		return nil, errors.New("the message is nested too deeply")
+	}
+	for len(data) > 0 {
+		number, _, n := protowire.ConsumeField(data)
+		if n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		record := data[:n]
+		data = data[n:]
+		_, wire, tag := protowire.ConsumeTag(record)
+		field := message.Fields().ByNumber(number)
+		if field == nil || wire != protowire.BytesType || field.Kind() != protoreflect.StringKind && field.Kind() != protoreflect.MessageKind {
+			to = append(to, record...)
+			continue
+		}
+		content, _ := protowire.ConsumeBytes(record[tag:]) // it is there, as the record is whole
+		if field.Kind() == protoreflect.StringKind {
+			content = bytes.ToValidUTF8(content, []byte("\ufffd"))
+		} else {
+			var err error
+			if content, err = appendValid(nil, content, field.Message(), depth-1); err != nil {
+				return nil, err
+			}
+		}
+		to = protowire.AppendBytes(append(to, record[:tag]...), content)
+	}
+	return to, nil
 }
 
 // serve is the handler of every method of the socket.
