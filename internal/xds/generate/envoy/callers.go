@@ -350,6 +350,9 @@ const together = resource.KindMeshCircuitBreaker
 // Unheeded lists the policies of a rule on an inbound of which something has no effect
 // because of whom it is for, and why.
 func Unheeded(settings world.Mesh, rule *policy.Rule) (policies []resource.Key, why string) {
+	if rule.PerCaller && rule.Kind == resource.KindMeshLogging {
+		return unlogged(settings, rule)
+	}
 	if !rule.PerCaller || rule.Kind != together && !slices.Contains(byCaller, rule.Kind) {
 		return nil, ""
 	}
@@ -372,4 +375,20 @@ func Unheeded(settings world.Mesh, rule *policy.Rule) (policies []resource.Key, 
 		}
 	}
 	return policies, why
+}
+
+// unlogged are the policies of a rule of MeshLogging of which entries have no effect because
+// there are too many for one inbound.
+func unlogged(settings world.Mesh, rule *policy.Rule) (policies []resource.Key, why string) {
+	if len(rule.Steps) == 0 {
+		return nil, ""
+	}
+	b := &builder{settings: settings}
+	b.Mesh = rule.Steps[0].Origin.Mesh
+	_, left, err := b.conditions(rule)
+	if err != nil || len(left) == 0 { // where names cannot be compared, nothing is sent at all
+		return nil, ""
+	}
+	return left, "of an inbound, entries of from have effect up to the " + strconv.Itoa(maxLogEntries) + "th, while their conditions have at most " +
+		strconv.Itoa(maxLogConditions) + " bytes together: those after them, in the order in which they are looked for, have none"
 }

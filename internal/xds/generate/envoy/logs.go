@@ -36,9 +36,10 @@ import (
 const (
 	// inFilter is the place of the one filter of a listener.
 	inFilter = "/filterChains/0/filters/0/typedConfig"
-	// maxLogEntries bounds the entries of from of an inbound, each of which is a
-	// condition on the callers of all before it.
-	maxLogEntries = 64
+	// maxLogEntries bounds the entries of from of an inbound, and maxLogConditions the
+	// conditions that they come to, in bytes: each is one on the callers of all before it,
+	// for each of its receivers.
+	maxLogEntries, maxLogConditions = 64, 64 << 10
 	// otelPort is the port of an OpenTelemetry collector where none is written.
 	otelPort = 4317
 	// sendLogs is how long an entry waits for others before it is sent.
@@ -111,36 +112,78 @@ func (b *builder) inboundLogs(about *listened, rules generate.Rules, dataplane s
 
 // perCaller adds the loggers of a rule that differs per caller.
 func (l *logs) perCaller(r *policy.Rule) error {
-	before := ""
-	for i, e := range deciding(r.Steps) {
-		if i == maxLogEntries {
-			break
-		}
-		who, err := l.callers(e.match)
-		if err != nil {
+	held, _, err := l.conditions(r)
+	if err != nil {
+		return err
+	}
+	for i := range held {
+		if err := l.add(held[i].conf, held[i].callers); err != nil {
 			return err
 		}
-		for _, except := range e.except {
-			not, err := l.callers(except)
-			if err != nil {
-				return err
-			}
-			who = and(who, negated(not))
+	}
+	return nil
+}
+
+// held is an entry of from that decides about callers that meet a condition.
+type held struct {
+	conf    *generate.Conf
+	callers string
+}
+
+// conditions lists the entries of a rule that some caller may meet, and the policies of
+// those that are too many.
+func (b *builder) conditions(r *policy.Rule) (list []held, left []resource.Key, err error) {
+	before, bytes := "", 0
+	entries := deciding(r.Steps)
+	for i := range entries {
+		e := &entries[i]
+		who, err := b.callersOf(e)
+		if err != nil {
+			return nil, nil, err
 		}
 		one := *r
 		one.Steps = []policy.Step{*e.step}
 		one.Steps[0].Op, one.Steps[0].Match = policy.Fill, nil
-		if who != never {
-			if err := l.add(generate.NewConf(&one), and(before, who)); err != nil {
-				return err
-			}
+		conf := generate.NewConf(&one)
+		condition := and(before, who)
+		var receivers []any
+		if _, err := conf.Decode("/backends", &receivers); err != nil {
+			return nil, nil, err
 		}
+		if bytes += len(condition) * len(receivers); i == maxLogEntries || bytes > maxLogConditions {
+			for _, e := range entries[i:] {
+				if !slices.Contains(left, e.step.Origin) {
+					left = append(left, e.step.Origin)
+				}
+			}
+			return list, left, nil
+		}
+		if who == never {
+			continue
+		}
+		list = append(list, held{conf, condition})
 		if who == "" {
 			break
 		}
 		before = and(before, negated(who))
 	}
-	return nil
+	return list, nil, nil
+}
+
+// callersOf is the condition on the callers that an entry decides about.
+func (b *builder) callersOf(e *entry) (string, error) {
+	who, err := b.callersMatching(e.match)
+	if err != nil {
+		return "", err
+	}
+	for _, except := range e.except {
+		not, err := b.callersMatching(except)
+		if err != nil {
+			return "", err
+		}
+		who = and(who, negated(not))
+	}
+	return who, nil
 }
 
 // never is a condition that nothing meets.
@@ -160,16 +203,16 @@ func negated(condition string) string {
 	return "!(" + condition + ")"
 }
 
-// callers is the condition on the callers that a selector matches; empty for every
+// callersMatching is the condition on the callers that a selector matches; empty for every
 // caller, and never where it is not known who calls.
-func (l *logs) callers(s resource.TagSelector) (string, error) {
+func (b *builder) callersMatching(s resource.TagSelector) (string, error) {
 	if len(s) == 0 {
 		return "", nil
 	}
-	if !l.settings.MTLS {
+	if !b.settings.MTLS {
 		return never, nil
 	}
-	regex, err := identity.Pattern(l.Mesh, s)
+	regex, err := identity.Pattern(b.Mesh, s)
 	if err != nil {
 		return "", err
 	}
