@@ -26,6 +26,8 @@
 //     others send it no requests then.
 //   - When the context of Run ends, Envoy asks its callers to go elsewhere, and is stopped
 //     when nothing has been under way for a second, or the drain time is over.
+//   - Envoy has its metrics, and those of applications beside it, made by the agent: which
+//     ones, the zone says with each request, so that the agent keeps no state of it.
 //
 // Non-goals: looking into what is relayed; starting the application.
 package agent

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -92,6 +93,9 @@ type supervisor struct {
 	certificates *certificates
 	// program is the absolute path of the Envoy.
 	program string
+	// metrics answers who reads metrics; served is closed once it has ended.
+	metrics *http.Server
+	served  chan struct{}
 }
 
 // newSupervisor returns the supervisor of the configuration's Envoy, which has to be new
@@ -122,6 +126,9 @@ func newSupervisor(ctx context.Context, a *agent) (*supervisor, error) {
 	if err == nil {
 		s.certificates, err = openSecrets(dir)
 	}
+	if err == nil {
+		err = s.serveMetrics()
+	}
 	if err != nil {
 		s.remove()
 		return nil, fmt.Errorf("--envoy: %w", err)
@@ -129,8 +136,29 @@ func newSupervisor(ctx context.Context, a *agent) (*supervisor, error) {
 	return s, nil
 }
 
+// serveMetrics answers Envoy's requests for metrics until remove.
+func (s *supervisor) serveMetrics() error {
+	listener, err := net.Listen("unix", s.path(xds.EnvoyMetrics))
+	if err != nil {
+		return err
+	}
+	s.metrics = &http.Server{Handler: NewMetrics(s.admin), ReadHeaderTimeout: answering, WriteTimeout: writing, ErrorLog: slog.NewLogLogger(s.agent.cfg.Log.Handler(), slog.LevelDebug)}
+	s.served = make(chan struct{})
+	go func() {
+		defer close(s.served)
+		_ = s.metrics.Serve(listener) // it ends by Close
+	}()
+	return nil
+}
+
 // remove removes its directory.
-func (s *supervisor) remove() { _ = os.RemoveAll(s.dir) }
+func (s *supervisor) remove() {
+	if s.metrics != nil {
+		_ = s.metrics.Close()
+		<-s.served
+	}
+	_ = os.RemoveAll(s.dir)
+}
 
 func (s *supervisor) path(name string) string { return filepath.Join(s.dir, name) }
 

@@ -186,6 +186,16 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 			})
 		}
 	}
+	if dialect == xds.Envoy {
+		unexposed, err := envoy.NotExposed(key.Mesh, w.Mesh(key.Mesh), spec, rules)
+		if err != nil {
+			return nil, err
+		}
+		at := policy.Attachment{Type: policy.OnDataplane}
+		for _, u := range unexposed {
+			list = append(list, Gap{Attachment: at.String(), Kind: u.Source.Kind, Name: u.Source.Name, Field: u.Field, Status: support.Unsupported, Note: u.Why})
+		}
+	}
 	anyCaller := AnyCaller(w.Mesh(key.Mesh), dialect)
 	for i := range rules {
 		list = append(list, ruleGaps(&rules[i], dialect)...)

@@ -288,8 +288,8 @@ func filterOf(m proto.Message) (*listenerv3.Filter, error) {
 // connecting bounds the time to connect to an application on the same host.
 const connecting = 10 * time.Second
 
-// Inbounds makes the listeners of a dataplane's inbounds, and the clusters of the
-// application behind them.
+// Inbounds makes the listeners of a dataplane's inbounds, the clusters of the application
+// behind them, and the listeners at which its metrics are read.
 func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
 	b := &builder{settings: settings, caller: callerOf(spec), part: "inbounds"}
 	b.Mesh = key.Mesh
@@ -308,7 +308,8 @@ func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, r
 			return nil, fmt.Errorf("inbound port %d: %w", in.port, err)
 		}
 	}
-	return b.Resources, nil
+	err = b.metrics(spec, rules)
+	return b.Resources, err
 }
 
 // inbound adds the listener of an inbound. What decides about requests is in its routes;
