@@ -97,6 +97,8 @@ type Resource struct {
 	Version string
 	// Body is the resource as a marshalled google.protobuf.Any.
 	Body []byte
+	// Secure is whether this is a listener that accepts TLS, alone or beside plaintext.
+	Secure bool
 	// Uses are the resources that this one refers to, in order, each once.
 	Uses []Ref
 	// Origins say where its values come from, in the order of the generator.
@@ -138,6 +140,7 @@ func New(m proto.Message, origins ...Origin) (*Resource, error) {
 		r.Type, r.Name = Endpoints, m.GetClusterName()
 	case *listenerv3.Listener:
 		r.Type, r.Name = Listener, m.GetName()
+		r.Secure = slices.ContainsFunc(m.GetFilterChains(), func(c *listenerv3.FilterChain) bool { return c.GetTransportSocket() != nil })
 		r.Uses, err = usesOfListener(m)
 	case *routev3.RouteConfiguration:
 		r.Type, r.Name, r.Uses = Route, m.GetName(), usesOfRoutes(m)

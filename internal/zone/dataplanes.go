@@ -21,8 +21,8 @@ import (
 func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
-		Identities: z.identities,
-		Prepare:    func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
+		Identities: z.identities, Certified: z.resources.Certified,
+		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }
 

@@ -56,6 +56,8 @@ type noProxies struct{ xds.Source }
 
 func (noProxies) OnTouch(func([]resource.Key)) {}
 
+func (noProxies) Listening(resource.Key, bool) {}
+
 func ask[D any](t *testing.T, s *inspectService, req *meridianv1.InspectRequest) (*D, error) {
 	t.Helper()
 	req.Mesh = "default"

@@ -373,6 +373,88 @@ func TestPermissiveAcceptsBoth(t *testing.T) {
 	}
 }
 
+// plaintext is how many connections without TLS the inbounds of an Envoy have had.
+func (e *envoy) plaintext() (n int) {
+	e.t.Helper()
+	for line := range strings.Lines(e.ask("/stats?filter=%5E%28http%7Ctcp%29.in_.*_plaintext.downstream_cx_total")) {
+		_, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		count, err := strconv.Atoi(value)
+		require.NoError(e.t, err)
+		n += count
+	}
+	return n
+}
+
+// In a mesh whose mode is PERMISSIVE, members use TLS to each other as soon as both have a
+// certificate, so that what is counted as plaintext is callers that are no members; and no
+// request fails while that begins and ends, while the mode becomes STRICT, and while mutual
+// TLS is turned on and off.
+func TestPermissiveMembersUseTLS(t *testing.T) {
+	permissive := strings.Replace(mutualTLS, `"builtin"`, `"builtin","mode":"PERMISSIVE"`, 1)
+	for _, protocol := range []string{"http", "http2", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			z, ca, own, other := newZone(t), meshcatest.Authority(t, "m"), newFiles(t), newFiles(t)
+			own.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+			other.put(meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"}), ca.Roots())
+			called := z.member(protocol, own, z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+			c, _ := z.caller(other)
+			backend, web := policy.DataplaneKey("m", "backend-1"), policy.DataplaneKey("m", "web-1")
+			l := newLoad(t)
+			l.worker(post(c.url, false, true))
+			l.worker(post(c.url, false, false))
+			l.worker(post(c.url, true, false))
+			settle := func() {
+				t.Helper()
+				require.Empty(t, z.settle("backend-1"))
+				require.Empty(t, z.settle("web-1"))
+				l.pass(20)
+			}
+			mode := func(spec string) {
+				t.Helper()
+				z.apply(z.put(resource.KindMesh, "", "m", spec))
+				settle()
+			}
+			// It is asked again until members use TLS alone: connections of before last.
+			onlyTLS := func() {
+				t.Helper()
+				for before := -1; before != called.envoy.plaintext(); l.pass(50) {
+					require.NoError(t, t.Context().Err())
+					before = called.envoy.plaintext()
+				}
+			}
+			l.pass(20)
+			mode(permissive)
+			require.Positive(t, called.envoy.plaintext(), "nothing is known of certificates")
+			for _, order := range [][]resource.Key{{backend, web}, {web, backend}} {
+				z.feed.Certified(order[0], true)
+				settle()
+				z.feed.Certified(order[1], true)
+				settle()
+				onlyTLS()
+				before := called.envoy.plaintext()
+				a, err := presenting(t, nil).get(called.at)
+				require.NoError(t, err)
+				require.Equal(t, "backend-1", a.body)
+				l.pass(50)
+				require.Equal(t, before+1, called.envoy.plaintext(), "callers that are no members")
+				mode(mutualTLS)
+				_, err = presenting(t, nil).get(called.at)
+				require.Error(t, err)
+				mode(permissive)
+				onlyTLS()
+				mode("{}")
+				mode(permissive)
+				mode("{}")
+				z.feed.Certified(order[0], false)
+				settle()
+				z.feed.Certified(order[1], false)
+				settle()
+				mode(permissive)
+			}
+		})
+	}
+}
+
 // An Envoy that gets its listeners before its certificate serves as soon as that is there.
 func TestACertificateThatComesLater(t *testing.T) {
 	for _, protocol := range []string{"http", "tcp"} {

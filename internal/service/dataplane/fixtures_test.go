@@ -50,7 +50,9 @@ type world struct {
 	mu      sync.Mutex
 	revoked []string
 	limited []string // what limits have refused
-	turns   *turns.Turns
+	// has is what was said last of certificates, by dataplane.
+	has   map[string]bool
+	turns *turns.Turns
 
 	matching   *livematch.Matching
 	service    *Service
@@ -63,7 +65,7 @@ func newWorld(t testing.TB) *world {
 	key, err := token.GenerateSigningKey(token.KeyID{Use: token.ForDataplane, Serial: 1})
 	require.NoError(t, err)
 	w := &world{
-		t: t, grace: DefaultGrace, replica: store.New(store.DefaultOptions()),
+		t: t, grace: DefaultGrace, has: map[string]bool{}, replica: store.New(store.DefaultOptions()),
 		local:  committest.New(store.New(store.Options{ExternalMeshes: true, History: store.DefaultOptions().History})),
 		issuer: token.NewIssuer(time.Now, key), turns: turns.NewServer(),
 	}
@@ -91,7 +93,7 @@ func (w *world) open() {
 		Local: w.local.Store, Writer: w.local, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	w.service = New(Config{
-		Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
+		Certified: w.certified, Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
 				return nil, rpcerr.New(rpcerr.Invalid, ReasonNoMesh, "mesh %q does not exist", r.Key().Mesh)
@@ -119,6 +121,13 @@ func (w *world) open() {
 		server.GracefulStop()
 		running.Wait()
 	})
+}
+
+// certified notes whether a dataplane's proxy has a certificate.
+func (w *world) certified(key resource.Key, has bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.has[key.Name] = has
 }
 
 // global writes what the global owns, as one batch; nil content deletes.

@@ -66,14 +66,18 @@ func (s *session) requestCertificate(m *meridianv1.DataplaneCertificateRequest) 
 func (s *session) acknowledgeIdentity(version uint64) error {
 	d := s.service
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if version == 0 || version > s.identity.version {
-		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "the answer is to identity %d, and the last one was %d", version, s.identity.version)
-	}
-	if version >= s.identity.since {
+	newest, certified := s.identity.version, !s.identity.refused
+	if version != 0 && version <= newest && version >= s.identity.since {
 		s.identity.acked = s.identity.stamp
 		d.holders.acknowledged(s.proxy.key, s.identity.stamp)
 		d.cfg.Identities.Acknowledged()
+	}
+	d.mu.Unlock()
+	if version == 0 || version > newest {
+		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "the answer is to identity %d, and the last one was %d", version, newest)
+	}
+	if version == newest {
+		d.cfg.Certified(s.proxy.key, certified)
 	}
 	return nil
 }

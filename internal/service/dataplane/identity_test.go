@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -130,4 +131,54 @@ func TestCertificatesThatAreRefused(t *testing.T) {
 			Zone: "east", Mesh: "default", Dataplane: "web-1", Sets: []resource.Tags{{"kuma.io/service": "web", "kuma.io/zone": "east"}},
 		}, name)
 	})
+}
+
+// A proxy has a certificate once it acknowledges its newest identity and that has one, and
+// has none once that has none.
+func TestWhatAProxyAcknowledges(t *testing.T) {
+	w := newWorld(t)
+	w.open()
+	defer w.stop()
+	mesh := func(spec string) { w.global(resourcetest.Build(t, "Mesh", "", "default", spec)) }
+	mesh(`{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"PERMISSIVE"}]}}`)
+	p := w.dial(w.token("web-1"))
+	defer p.leave()
+	p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: helloOf("web-1", "web")}})
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_CertificateRequest{
+		CertificateRequest: &meridianv1.DataplaneCertificateRequest{Csr: certificateRequest(t, key)},
+	}})
+	said := func() (has, told bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		has, told = w.has["web-1"]
+		return has, told
+	}
+	// Every identity is acknowledged, as an agent does.
+	until := func(want bool) {
+		for has, told := said(); !told || has != want; has, told = said() {
+			m, err := p.stream.Recv()
+			require.NoError(t, err)
+			i := m.GetIdentity()
+			if i == nil {
+				continue
+			}
+			p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_IdentityAck{IdentityAck: &meridianv1.DataplaneIdentityAck{Version: i.GetVersion()}}})
+			if (len(i.GetCertificate()) > 0) == want {
+				return
+			}
+		}
+	}
+	is := func(want bool) {
+		t.Helper()
+		require.Eventually(t, func() bool { has, told := said(); return told && has == want }, time.Minute, time.Millisecond)
+	}
+	_, told := said()
+	require.False(t, told, "it has not acknowledged it")
+	until(true)
+	is(true)
+	mesh("{}")
+	until(false)
+	is(false)
 }

@@ -48,6 +48,10 @@ type Config struct {
 	Refused func(limit string)
 	// Identities issues the certificates of dataplanes.
 	Identities Identities
+	// Certified is told, whenever a proxy acknowledges its newest identity, whether that
+	// has a certificate. It is quick, and calls nothing of the Service but what follows
+	// Matching.
+	Certified func(dataplane resource.Key, has bool)
 	// Grace is how long a dataplane stays registered without its proxy.
 	Grace time.Duration
 	Now   func() time.Time

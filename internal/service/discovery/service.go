@@ -86,6 +86,8 @@ type Service struct {
 
 	sent, rejected atomic.Uint64
 
+	reporting sync.Mutex // taken before mu and those of streams
+
 	mu      sync.Mutex // guards everything below, and what streams say of it
 	closed  bool
 	all     map[*stream]struct{}
@@ -414,6 +416,9 @@ func (d *Service) leave(s *stream) bool {
 	}
 	d.mu.Unlock()
 	if p != nil {
+		if s.dialect == xds.Envoy {
+			d.report(p.key)
+		}
 		s.release()
 	}
 	return p != nil

@@ -52,8 +52,10 @@ type zone struct {
 	// follows counts the streams for which the source follows a dataplane.
 	follows map[resource.Key]int
 	made    map[resource.Key]int
-	log     log
-	clock   atomic.Pointer[time.Time] // what the service takes for now; nil for the clock
+	// listening is what the source was told of listeners with TLS.
+	listening []string
+	log       log
+	clock     atomic.Pointer[time.Time] // what the service takes for now; nil for the clock
 	// holding is called in Hold, while the registration is held; nil for nothing.
 	holding func()
 }
@@ -85,6 +87,12 @@ func (z *zone) now() time.Time {
 }
 
 func (z *zone) OnTouch(f func([]resource.Key)) { z.touch = f }
+
+func (z *zone) Listening(key resource.Key, secure bool) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.listening = append(z.listening, fmt.Sprintf("%s %t", key.Name, secure))
+}
 
 func (z *zone) Resources(key resource.Key, dialect xds.Dialect) (*xds.Set, error) {
 	z.mu.Lock()

@@ -73,6 +73,8 @@ type stream struct {
 	mu       sync.Mutex // guards what follows; service.mu may be taken with it, not before it
 	machine  *serve.Stream
 	withheld string
+	// listening is what report found last.
+	listening bool
 	// unsent is a response for which there was no space yet; nil for none.
 	unsent      *serve.Response
 	unsentSince time.Time
@@ -324,6 +326,7 @@ func (s *stream) handle(r *serve.Request) error {
 	}
 	rejected, err := s.take(r)
 	done()
+	s.report(r.Type == xds.Listener)
 	if rejected {
 		s.service.rejected.Add(1)
 		s.warn(r)
@@ -343,6 +346,41 @@ func (s *stream) take(r *serve.Request) (rejected bool, err error) {
 		return rejected, rpcerr.New(rpcerr.TooLarge, ReasonBadRequest, "%w", err)
 	}
 	return rejected, s.charge()
+}
+
+// report tells the source whether the proxies of the dataplane listen with TLS, when that
+// of this stream is new, or may be worth telling again.
+func (s *stream) report(again bool) {
+	if s.dialect != xds.Envoy {
+		return
+	}
+	s.mu.Lock()
+	now := s.machine.Listening()
+	again = again || now != s.listening
+	s.listening = now
+	s.mu.Unlock()
+	if again {
+		s.service.report(s.key)
+	}
+}
+
+// report tells the source whether every Envoy of a dataplane listens with TLS.
+func (d *Service) report(key resource.Key) {
+	d.reporting.Lock() // what is told last is what was found last
+	defer d.reporting.Unlock()
+	secure := false
+	for _, s := range d.streamsOf(key) {
+		if s.dialect != xds.Envoy {
+			continue
+		}
+		s.mu.Lock()
+		secure = s.listening
+		s.mu.Unlock()
+		if !secure {
+			break
+		}
+	}
+	d.cfg.Source.Listening(key, secure)
 }
 
 // warn logs a rejection, at most one of a type in a second: status has the last one,

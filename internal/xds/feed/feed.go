@@ -194,6 +194,43 @@ func (f *Feed) update(touched []policy.Touch) {
 	}
 }
 
+// settingsOf returns the settings of a mesh as they hold for a proxy.
+func (f *Feed) settingsOf(key proxyKey) world.Mesh {
+	if key.dialect == xds.Envoy {
+		return f.world.MeshOf(key.Key)
+	}
+	return f.world.Mesh(key.Mesh)
+}
+
+// Certified has a dataplane's Envoy use its certificate, or no longer: it acknowledged
+// that it has one, or none.
+func (f *Feed) Certified(dataplane resource.Key, has bool) {
+	f.inform(func() bool { return f.world.SetCertified(dataplane, has) })
+}
+
+// Listening implements xds.Source. A dataplane with an inbound that its Envoy does not
+// serve accepts plaintext there.
+func (f *Feed) Listening(dataplane resource.Key, secure bool) {
+	f.inform(func() bool {
+		if r, exists := f.world.Dataplane(dataplane); secure && exists {
+			secure = !slices.ContainsFunc(envoy.NotServed(r.Spec().(*resource.Dataplane)), func(u envoy.Unserved) bool {
+				return u.Attachment.Type == policy.OnInbound
+			})
+		}
+		return f.world.SetListening(dataplane, secure)
+	})
+}
+
+// inform takes what is no change of a store.
+func (f *Feed) inform(changed func() bool) {
+	_ = f.matching.Read(func(*policy.Matcher, resource.Revision) error {
+		if changed() {
+			f.update(nil)
+		}
+		return nil
+	})
+}
+
 // routed reports whether a proxy sends to a service whose routes changed.
 func (p *proxy) routed(mesh resource.MeshName, changed []world.Service) bool {
 	if p.dataplane == nil {
@@ -234,7 +271,7 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 	if err != nil {
 		return nil, err
 	}
-	next := &proxy{dataplane: spec, settings: f.world.Mesh(key.Mesh), endpoints: map[world.Key]bool{}}
+	next := &proxy{dataplane: spec, settings: f.settingsOf(key), endpoints: map[world.Key]bool{}}
 	if reason := generate.Withheld(key.Key, spec, f.world); reason != "" {
 		next.set = xds.WithheldSet(asOf, reason)
 	} else if err := f.make(next, p, key, rules, asOf); err != nil {

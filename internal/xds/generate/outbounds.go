@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"meridian/internal/policy"
@@ -192,6 +193,12 @@ func ADS() *corev3.ConfigSource {
 	}
 }
 
+// AcceptsTLS is the metadata of an endpoint that accepts mutual TLS, which Envoy compares
+// with that of a cluster's transport sockets.
+func AcceptsTLS() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"meridian.io/tls": structpb.NewBoolValue(true)}}
+}
+
 // Socket is the address of a TCP socket.
 func Socket(address string, port uint32) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
@@ -261,10 +268,14 @@ func assignment(e *world.Endpoints, localities []world.Locality) (*xds.Resource,
 				Path:   fmt.Sprintf("/endpoints/%d/lbEndpoints/%d", i, j),
 				Source: policy.DataplaneKey(e.Mesh, at.Dataplane),
 			})
-			locality.LbEndpoints = append(locality.LbEndpoints, &endpointv3.LbEndpoint{
+			endpoint := &endpointv3.LbEndpoint{
 				HealthStatus:   corev3.HealthStatus_HEALTHY,
 				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: Socket(at.Address, at.Port)}},
-			})
+			}
+			if at.TLS {
+				endpoint.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": AcceptsTLS()}}
+			}
+			locality.LbEndpoints = append(locality.LbEndpoints, endpoint)
 		}
 		m.Endpoints = append(m.Endpoints, locality)
 	}

@@ -92,6 +92,26 @@ func (s *Stream) AsOf() resource.Revision {
 // Asked reports whether the client has asked for resources of a type.
 func (s *Stream) Asked(typ xds.Type) bool { return s.types[typ].asked }
 
+// Listening reports whether the client has a listener with TLS in the place of each that it
+// is to have, and there is at least one.
+func (s *Stream) Listening() bool {
+	if s.set == nil {
+		return false
+	}
+	some := false
+	for _, r := range s.set.Of(xds.Listener) {
+		if !r.Secure {
+			continue
+		}
+		e := s.types[xds.Listener].entries[r.Name]
+		if e == nil || e.held == nil || !e.held.Secure {
+			return false
+		}
+		some = true
+	}
+	return some
+}
+
 // Delivery is how far one version of a resource has come to a client. Of several
 // clients, the greatest is that with the most to be looked at.
 type Delivery int

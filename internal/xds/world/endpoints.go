@@ -20,6 +20,8 @@ type Endpoint struct {
 	Port    uint32
 	// Dataplane is the name of the dataplane that offers it.
 	Dataplane string
+	// TLS is whether an outbound that can choose is to use mutual TLS to it.
+	TLS bool
 }
 
 // Locality is the endpoints of one zone, by address, then port.
@@ -132,6 +134,8 @@ type instance struct {
 	zone resource.ZoneName
 	// away: it takes no requests.
 	away bool
+	// key is that of its dataplane.
+	key resource.Key
 }
 
 // compare orders instances as endpoints are listed. Those that it calls equal are the
@@ -203,7 +207,7 @@ func instancesOf(r *resource.Resource) []*instance {
 		in := &spec.Networking.Inbound[i]
 		found = append(found, &instance{
 			Endpoint: Endpoint{Address: cmp.Or(in.Address, spec.Networking.Address), Port: in.Port, Dataplane: r.Key().Name},
-			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]), away: draining || in.Health != nil && !in.Health.Ready,
+			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]), key: r.Key(), away: draining || in.Health != nil && !in.Health.Ready,
 		})
 	}
 	return found
@@ -212,7 +216,8 @@ func instancesOf(r *resource.Resource) []*instance {
 // assign makes the endpoints of instances, which are in order. Two dataplanes that claim
 // one address are one endpoint, that of the name that sorts first in the first zone: a
 // client refuses a list with an address twice.
-func assign(key Key, instances []*instance, zone resource.ZoneName, preferOwn bool) *Endpoints {
+func (w *World) assign(key Key, instances []*instance, settings Mesh) *Endpoints {
+	zone, preferOwn := w.zone, settings.PreferOwnZone
 	type address struct {
 		host string
 		port uint32
@@ -230,7 +235,9 @@ func assign(key Key, instances []*instance, zone resource.ZoneName, preferOwn bo
 			e.Localities = append(e.Localities, Locality{Zone: in.zone})
 			last++
 		}
-		e.Localities[last].Endpoints = append(e.Localities[last].Endpoints, in.Endpoint)
+		endpoint := in.Endpoint
+		endpoint.TLS = settings.Certified() && (!settings.Permissive || w.proxies[in.key] == proxyTLS{true, true})
+		e.Localities[last].Endpoints = append(e.Localities[last].Endpoints, endpoint)
 	}
 	own := slices.ContainsFunc(e.Localities, func(l Locality) bool { return l.Zone == zone })
 	if preferOwn && own {

@@ -24,6 +24,8 @@ type World struct {
 	dirty  Changes
 	// revoked is what is revoked in view; nil for nothing.
 	revoked *Revoked
+	// proxies are how far proxies are that have something of mutual TLS.
+	proxies map[resource.Key]proxyTLS
 	work    work
 }
 
@@ -95,6 +97,9 @@ type Mesh struct {
 	// Revoked is who is denied because a token was revoked; nil for no caller, and without
 	// mutual TLS.
 	Revoked *Revoked
+	// Offers is whether outbounds use TLS to endpoints that accept it, where plaintext is
+	// accepted, too: of one dataplane (see MeshOf).
+	Offers bool
 	// PreferOwnZone is whether endpoints of the own zone are used before others.
 	PreferOwnZone bool
 	// Logging, Tracing and Metrics are those of the Mesh as JSON; empty without any.
@@ -136,7 +141,7 @@ func (c *Changes) Empty() bool {
 
 // New returns an empty world, as a zone of that name sees it.
 func New(zone resource.ZoneName) *World {
-	w := &World{zone: zone}
+	w := &World{zone: zone, proxies: map[resource.Key]proxyTLS{}}
 	w.Reset(policy.NewSnapshot())
 	return w
 }
@@ -187,6 +192,8 @@ func (w *World) Update(view policy.View, changed []resource.Key) {
 			}
 			if exists {
 				w.putInstances(now, touched)
+			} else {
+				delete(w.proxies, key)
 			}
 		case resource.KindHTTPRoute, resource.KindGRPCRoute:
 			if existed {
@@ -286,7 +293,7 @@ func (w *World) refresh(touched changes) {
 			}
 			f.matching = replace(f.matching, gone, came)
 			w.work.lists++
-			now := assign(key, f.matching, w.zone, m.settings.PreferOwnZone)
+			now := w.assign(key, f.matching, m.settings)
 			if len(f.matching) == 0 { // a service that is away for a while speaks what it spoke
 				now.Protocol = f.endpoints.Protocol
 			}
@@ -461,7 +468,7 @@ func (w *World) Endpoints(name resource.MeshName, selector resource.TagSelector)
 	if f := s.followed[key]; f != nil {
 		return f.endpoints
 	}
-	return assign(key, s.find(selector), w.zone, m.settings.PreferOwnZone)
+	return w.assign(key, s.find(selector), m.settings)
 }
 
 // Follow is Endpoints for who wants to hear of changes: from now on, until Forget,
@@ -475,7 +482,7 @@ func (w *World) Follow(name resource.MeshName, selector resource.TagSelector) *E
 	if f == nil {
 		m := w.meshes[name]
 		f = &followed{selector: maps.Clone(selector), matching: s.find(selector)}
-		f.endpoints = assign(key, f.matching, w.zone, m.settings.PreferOwnZone)
+		f.endpoints = w.assign(key, f.matching, m.settings)
 		s.followed[key] = f
 	}
 	return f.endpoints

@@ -23,7 +23,7 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if reason := generate.Withheld(key, spec, w); reason != "" {
 		return xds.WithheldSet(asOf, reason), nil
 	}
-	settings := w.Mesh(key.Mesh)
+	settings := w.MeshOf(key)
 	endpoints := func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) }
 	shared, err := Shared(key.Mesh, settings, spec, rules,
 		func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) },

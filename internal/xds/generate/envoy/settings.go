@@ -370,13 +370,13 @@ func (b *builder) configure(c *clusterv3.Cluster, _ *policy.Attachment, rules ge
 	origins = append(origins, setLoadBalancer(c, rules.On(route, resource.KindTrafficRoute, resource.KindMeshTrafficRoute))...)
 	origins = append(origins, setBreaker(c, rules.On(route, resource.KindCircuitBreaker, resource.KindMeshCircuitBreaker))...)
 	checked, err := setHealthChecks(c, rules.On(route, resource.KindHealthCheck, resource.KindMeshHealthCheck), b.own)
-	if err != nil || !b.settings.Secure() {
+	if err != nil || !b.settings.Secure() && !b.settings.Offers {
 		return append(origins, checked...), err
 	}
 	if b.own == world.TCP {
 		protocol = world.TCP
 	}
-	secured, err := secure(c, b.Mesh, protocol, selector)
+	secured, err := b.secure(c, protocol, selector)
 	return slices.Concat(origins, checked, secured), err
 }
 

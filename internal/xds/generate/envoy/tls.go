@@ -88,9 +88,11 @@ func serverSocket(protocol world.Protocol, names []string) (*corev3.TransportSoc
 	})
 }
 
-// secure makes a cluster use mutual TLS, with servers whose names a selector matches.
-func secure(c *clusterv3.Cluster, mesh resource.MeshName, protocol world.Protocol, selector resource.TagSelector) ([]xds.Origin, error) {
-	name, err := identity.Pattern(mesh, selector)
+// secure makes a cluster use mutual TLS, with servers whose names a selector matches: with
+// all of its endpoints, or, where plaintext is accepted beside it, with those that are
+// known to accept it.
+func (b *builder) secure(c *clusterv3.Cluster, protocol world.Protocol, selector resource.TagSelector) ([]xds.Origin, error) {
+	name, err := identity.Pattern(b.Mesh, selector)
 	if err != nil {
 		return nil, err
 	}
@@ -101,10 +103,17 @@ func secure(c *clusterv3.Cluster, mesh resource.MeshName, protocol world.Protoco
 	case world.HTTP:
 		protocols = []string{alpnHTTP1}
 	}
-	c.TransportSocket, err = socketOf("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{
+	socket, err := socketOf("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{
 		CommonTlsContext: commonTLS([]string{name}, protocols), MaxSessionKeys: wrapperspb.UInt32(0),
 	})
-	return []xds.Origin{generate.MeshOrigin(mesh, "/transportSocket")}, err
+	if b.settings.Offers {
+		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{{
+			Name: "tls", TransportSocket: socket, Match: generate.AcceptsTLS(),
+		}}
+		return []xds.Origin{generate.MeshOrigin(b.Mesh, "/transportSocketMatches/0")}, err
+	}
+	c.TransportSocket = socket
+	return []xds.Origin{generate.MeshOrigin(b.Mesh, "/transportSocket")}, err
 }
 
 // served makes the filters of an inbound's connections, for callers with a certificate or

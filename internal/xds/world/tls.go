@@ -1,0 +1,62 @@
+package world
+
+import "meridian/internal/resource"
+
+// proxyTLS is how far a dataplane's proxy is with mutual TLS.
+type proxyTLS struct {
+	// certified: it has a certificate. listening: it has accepted listeners with TLS for
+	// all inbounds.
+	certified, listening bool
+}
+
+// MeshOf is Mesh as it holds for the Envoy of one dataplane. Where plaintext is accepted
+// beside TLS, its outbounds use TLS once it has a certificate. Where mutual TLS was turned
+// off, its inbounds accept TLS for as long as it has one: who calls may not have heard.
+func (w *World) MeshOf(dataplane resource.Key) Mesh {
+	settings := w.Mesh(dataplane.Mesh)
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if !w.proxies[dataplane].certified {
+		return settings
+	}
+	switch {
+	case settings.Certified():
+		settings.Offers = settings.Permissive
+	case settings.Exists && !settings.MTLS:
+		settings.MTLS, settings.Permissive, settings.BackendType = true, true, BuiltinCA
+	}
+	return settings
+}
+
+// SetCertified notes whether a dataplane's proxy has a certificate, and reports whether
+// that is new.
+func (w *World) SetCertified(dataplane resource.Key, has bool) bool {
+	return w.setProxy(dataplane, func(p *proxyTLS) { p.certified = has })
+}
+
+// SetListening notes whether a dataplane's proxy has accepted listeners with TLS for all
+// its inbounds, and reports whether that is new.
+func (w *World) SetListening(dataplane resource.Key, has bool) bool {
+	return w.setProxy(dataplane, func(p *proxyTLS) { p.listening = has })
+}
+
+func (w *World) setProxy(dataplane resource.Key, set func(*proxyTLS)) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, exists := w.view.Get(dataplane)
+	before := w.proxies[dataplane]
+	now := before
+	if set(&now); !exists || now == before {
+		return false
+	}
+	if w.proxies[dataplane] = now; now == (proxyTLS{}) {
+		delete(w.proxies, dataplane)
+	}
+	touched := changes{}
+	for _, in := range instancesOf(r) {
+		touched.of(Service{dataplane.Mesh, in.tags[resource.ServiceTag]}).all = true
+	}
+	w.refresh(touched)
+	w.dirty.Dataplanes = append(w.dirty.Dataplanes, dataplane)
+	return true
+}
