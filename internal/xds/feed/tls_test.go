@@ -16,7 +16,7 @@ import (
 
 // In a mesh whose mode is PERMISSIVE an Envoy with a certificate uses TLS to the endpoints
 // whose proxies have a certificate and listeners with TLS, and to no other. In STRICT
-// everyone uses it, and without mutual TLS nobody, but inbounds accept it for as long as
+// everyone uses it, and without mutual TLS none does, but inbounds accept it for as long as
 // their proxies have a certificate.
 func TestTLSToWhoAcceptsIt(t *testing.T) {
 	z := newZone(t)
@@ -77,7 +77,7 @@ func TestTLSToWhoAcceptsIt(t *testing.T) {
 	is("plaintext", "plaintext", "both")
 	clear(z.touched)
 	z.feed.Listening(backend, true)
-	require.True(t, z.touched[web], "who calls it hears of it")
+	require.True(t, z.touched[web], "its callers are sent it")
 	is("plaintext", "TLS", "both")
 	clear(z.touched)
 	z.feed.Listening(backend, true)
