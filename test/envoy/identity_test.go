@@ -33,7 +33,9 @@ import (
 
 const (
 	mutualTLS = `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`
-	everyone  = `{"targetRef":{"kind":"Mesh"},"from":[{"targetRef":{"kind":"Mesh"},"default":{"action":"ALLOW"}}]}`
+	// permissiveTLS is mutualTLS where plaintext is accepted, too.
+	permissiveTLS = `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"PERMISSIVE"}]}}`
+	everyone      = `{"targetRef":{"kind":"Mesh"},"from":[{"targetRef":{"kind":"Mesh"},"default":{"action":"ALLOW"}}]}`
 )
 
 // files are an identity where an Envoy reads it.
@@ -192,8 +194,16 @@ func (c caller) until(t *testing.T, at string, holds func(answer, error) bool) {
 }
 
 // An Envoy decides about real callers, with certificates of the mesh's authority, as the
-// answer about the connection says, and tells on whose word it denies.
+// answer about the connection says, and tells on whose word it denies. Where plaintext is
+// accepted, too, it decides the same about those with a certificate, and accepts everyone
+// without, whoever he says that he is.
 func TestAnEnvoyDecidesAsTheAnswerSays(t *testing.T) {
+	t.Run("STRICT", func(t *testing.T) { decides(t, mutualTLS, 40, false) })
+	t.Run("PERMISSIVE", func(t *testing.T) { decides(t, permissiveTLS, 20, true) })
+}
+
+// decides compares what an Envoy of a mesh does in some rounds with the answer.
+func decides(t *testing.T, mesh string, rounds int, plaintext bool) {
 	r := rand.New(rand.NewPCG(7, 8))
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	values := []string{"v1", "v2", "_", ".+", "é", "*"}
@@ -214,7 +224,7 @@ func TestAnEnvoyDecidesAsTheAnswerSays(t *testing.T) {
 			return fmt.Sprintf(`{"kind":"Service","name":%q}`, pick("web", "a/_/b"))
 		}
 	}
-	c, ca := joined(t, "http", mutualTLS)
+	c, ca := joined(t, "http", mesh)
 	z := c.zone
 	type known struct {
 		caller
@@ -230,7 +240,7 @@ func TestAnEnvoyDecidesAsTheAnswerSays(t *testing.T) {
 	}
 	served, refused := 0, 0
 	var before []store.Op
-	for n := range 40 {
+	for n := range rounds {
 		ops := before
 		before = nil
 		put := func(kind resource.Kind, name, spec string) {
@@ -280,9 +290,18 @@ func TestAnEnvoyDecidesAsTheAnswerSays(t *testing.T) {
 				refused++
 			}
 		}
+		if plaintext {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.at, http.NoBody)
+			require.NoError(t, err)
+			request.Header.Set("X-Forwarded-Client-Cert", "URI=spiffe://east.m/dp/caller-0/_/kuma.io_2Fservice/other")
+			response, err := presenting(t, nil).Do(request)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			require.Equal(t, http.StatusOK, response.StatusCode)
+		}
 	}
-	require.Greater(t, served, 50)
-	require.Greater(t, refused, 50)
+	require.Greater(t, served, rounds)
+	require.Greater(t, refused, rounds)
 }
 
 // A caller that is denied sees nothing of an application that is the first to send
@@ -347,8 +366,7 @@ func TestGreetingsAreNotForTheDenied(t *testing.T) {
 func TestPermissiveAcceptsBoth(t *testing.T) {
 	for _, protocol := range []string{"http", "tcp"} {
 		t.Run(protocol, func(t *testing.T) {
-			permissive := strings.Replace(mutualTLS, `"builtin"`, `"builtin","mode":"PERMISSIVE"`, 1)
-			c, ca := joined(t, protocol, permissive)
+			c, ca := joined(t, protocol, permissiveTLS)
 			z := c.zone
 			z.apply(z.put(resource.KindMeshTrafficPermission, "m", "p", strings.Replace(everyone, `"kind":"Mesh"},"default"`, `"kind":"Service","name":"web"},"default"`, 1)))
 			require.Empty(t, z.settle("backend-1"))
@@ -390,7 +408,6 @@ func (e *envoy) plaintext() (n int) {
 // request fails while that begins and ends, while the mode becomes STRICT, and while mutual
 // TLS is turned on and off.
 func TestPermissiveMembersUseTLS(t *testing.T) {
-	permissive := strings.Replace(mutualTLS, `"builtin"`, `"builtin","mode":"PERMISSIVE"`, 1)
 	for _, protocol := range []string{"http", "http2", "tcp"} {
 		t.Run(protocol, func(t *testing.T) {
 			z, ca, own, other := newZone(t), meshcatest.Authority(t, "m"), newFiles(t), newFiles(t)
@@ -423,7 +440,7 @@ func TestPermissiveMembersUseTLS(t *testing.T) {
 				}
 			}
 			l.pass(20)
-			mode(permissive)
+			mode(permissiveTLS)
 			require.Positive(t, called.envoy.plaintext(), "nothing is known of certificates")
 			for _, order := range [][]resource.Key{{backend, web}, {web, backend}} {
 				z.feed.Certified(order[0], true)
@@ -440,16 +457,16 @@ func TestPermissiveMembersUseTLS(t *testing.T) {
 				mode(mutualTLS)
 				_, err = presenting(t, nil).get(called.at)
 				require.Error(t, err)
-				mode(permissive)
+				mode(permissiveTLS)
 				onlyTLS()
 				mode("{}")
-				mode(permissive)
+				mode(permissiveTLS)
 				mode("{}")
 				z.feed.Certified(order[0], false)
 				settle()
 				z.feed.Certified(order[1], false)
 				settle()
-				mode(permissive)
+				mode(permissiveTLS)
 			}
 		})
 	}

@@ -351,6 +351,9 @@ func (d *Service) join(s *stream, key resource.Key, instance string) error {
 		release()
 		return err
 	}
+	if s.dialect != xds.Envoy {
+		d.report(key) // there may be an application in the place of an Envoy
+	}
 	return nil
 }
 
@@ -416,9 +419,7 @@ func (d *Service) leave(s *stream) bool {
 	}
 	d.mu.Unlock()
 	if p != nil {
-		if s.dialect == xds.Envoy {
-			d.report(p.key)
-		}
+		d.report(p.key)
 		s.release()
 	}
 	return p != nil

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,6 +54,8 @@ type zone struct {
 	// follows counts the streams for which the source follows a dataplane.
 	follows map[resource.Key]int
 	made    map[resource.Key]int
+	// envoys is whether there are resources for Envoys.
+	envoys bool
 	// listening is what the source was told of listeners with TLS.
 	listening []string
 	log       log
@@ -98,7 +102,7 @@ func (z *zone) Resources(key resource.Key, dialect xds.Dialect) (*xds.Set, error
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.made[key]++
-	if dialect != xds.GRPC {
+	if dialect != xds.GRPC && !z.envoys {
 		return nil, fmt.Errorf("%w: %s", xds.ErrDialect, dialect)
 	}
 	if set := z.sets[key]; set != nil {
@@ -332,6 +336,42 @@ func TestTheIncrementalVariant(t *testing.T) {
 	r, err = stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, []string{"x"}, r.GetRemovedResources())
+}
+
+// The source is told that a dataplane listens with TLS once its Envoy has accepted such a
+// listener. An Envoy that is away has it still; a gRPC application has none.
+func TestWhoListensWithTLS(t *testing.T) {
+	z := open(t)
+	z.envoys = true
+	l, err := xds.New(&listenerv3.Listener{Name: "in_80", FilterChains: []*listenerv3.FilterChain{{TransportSocket: &corev3.TransportSocket{Name: "tls"}}}})
+	require.NoError(t, err)
+	set, err := xds.NewSet(1, l)
+	require.NoError(t, err)
+	z.change(web("web-1"), set)
+	z.run()
+	told := func() []string {
+		z.mu.Lock()
+		defer z.mu.Unlock()
+		return slices.Compact(slices.Clone(z.listening))
+	}
+	stream, err := z.client.DeltaAggregatedResources(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "m/web-1", UserAgentName: "envoy"}, TypeUrl: xds.Listener.URL()}))
+	r, err := stream.Recv()
+	require.NoError(t, err)
+	require.NotContains(t, told(), "web-1 true", "it has not answered")
+	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.Listener.URL(), ResponseNonce: r.GetNonce()}))
+	require.Eventually(t, func() bool { return slices.Contains(told(), "web-1 true") }, time.Minute, time.Millisecond)
+	before := told()
+	require.NoError(t, stream.CloseSend())
+	_, err = stream.Recv()
+	require.Error(t, err)
+	require.Eventually(t, func() bool { return z.holds(web("web-1")) == 0 }, time.Minute, time.Millisecond)
+	require.Equal(t, before, told(), "it is only away")
+	other := z.connect(gRPCNode)
+	require.Eventually(t, func() bool { return len(told()) > len(before) }, time.Minute, time.Millisecond)
+	require.Equal(t, append(before, "web-1 false"), told())
+	require.NoError(t, other.CloseSend())
 }
 
 func TestAStreamEndsWithItsReason(t *testing.T) {

@@ -364,12 +364,17 @@ func (s *stream) report(again bool) {
 	}
 }
 
-// report tells the source whether every Envoy of a dataplane listens with TLS.
+// report tells the source whether every Envoy of a dataplane listens with TLS. One that is
+// away has the listeners that it had, for as long as the dataplane is registered.
 func (d *Service) report(key resource.Key) {
 	d.reporting.Lock() // what is told last is what was found last
 	defer d.reporting.Unlock()
+	open := d.streamsOf(key)
+	if len(open) == 0 {
+		return
+	}
 	secure := false
-	for _, s := range d.streamsOf(key) {
+	for _, s := range open {
 		if s.dialect != xds.Envoy {
 			continue
 		}
