@@ -94,8 +94,10 @@ type agent struct {
 	// certificates are for the goroutine that registers.
 	certificates *certificates
 	// identified is called once it is known that the dataplane has a certificate, or
-	// that its mesh needs none.
+	// needs none.
 	identified func()
+	// plaintext is what its Envoy takes without TLS.
+	plaintext plaintext
 
 	mu      sync.Mutex
 	streams int
@@ -350,6 +352,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	again := make(chan struct{})
 	answers := make(chan *meridianv1.ConnectRequest, 1)
 	a.certificates.on(presented)
+	a.plaintext.reconnect()
 	first, err := a.certificates.request()
 	if err != nil {
 		return err
@@ -397,6 +400,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 					cancel()
 					return
 				}
+				next = a.plaintext.next()
 			case <-ctx.Done():
 				next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}}
 			case <-streaming.Done():
@@ -475,9 +479,10 @@ func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-cha
 			case identity.GetRefused() != "":
 				a.cfg.Log.Warn("the zone issues no certificate", "reason", identity.GetRefused())
 			}
-			if known, have = true, identity.GetVersion(); stored || identity.GetRefused() == "" {
+			if known, have = true, identity.GetVersion(); stored || identity.GetRefused() == "" || identity.GetPlaintext() {
 				a.identified()
 			}
+			a.plaintext.want(identity.GetPlaintext(), c.now())
 			renewal.Stop()
 			if stored {
 				renewal.Reset(max(0, c.renewal.Sub(c.now())))

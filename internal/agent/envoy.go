@@ -266,14 +266,12 @@ func (s *supervisor) once(ctx context.Context) error {
 	cfg.Log.Info("Envoy started", "pid", cmd.Process.Pid)
 	ended := make(chan error, 1)
 	watching, cancel := context.WithCancel(context.Background())
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		s.watch(watching)
-	}()
+	var watched sync.WaitGroup
+	watched.Go(func() { s.watch(watching) })
+	watched.Go(func() { s.count(watching) })
 	defer func() {
 		cancel()
-		<-watched
+		watched.Wait()
 	}()
 	go func() { ended <- cmd.Wait() }()
 	select {

@@ -116,6 +116,11 @@ func (s *inspectService) proxyList(m *policy.Matcher, mesh resource.MeshName, q 
 			continue
 		}
 		item := answer.ProxyStatus{Mesh: key.Mesh, Name: key.Name, Zone: s.zone, Streams: []answer.ProxyStream{}}
+		if p := s.proxies.State(key).Plaintext; p != nil {
+			item.Plaintext = &answer.ProxyPlaintext{
+				Connections: p.Connections, Open: p.Open, Last: p.Last.UTC().Format(time.RFC3339), AsOf: p.AsOf.UTC().Format(time.RFC3339),
+			}
+		}
 		for _, stream := range s.xds.Status(key) {
 			item.Streams = append(item.Streams, wireStream(stream))
 		}

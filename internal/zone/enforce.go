@@ -14,6 +14,7 @@ import (
 	"meridian/internal/xds/enforce"
 	"meridian/internal/xds/generate"
 	"meridian/internal/xds/serve"
+	"meridian/internal/xds/world"
 )
 
 // enforced is what the proxies that follow the zone over xDS do with a policy, as a
@@ -24,7 +25,8 @@ func (s *inspectService) enforced(policyKey resource.Key) ([]policy.Condition, e
 		return nil, nil
 	}
 	var reader enforce.Reader
-	holds, lacking, example := 0, map[string]int{}, resource.Key{}
+	holds, approximated, lacking := 0, 0, map[string]int{}
+	var less, part resource.Key // examples
 	for _, key := range s.xds.Proxies() {
 		if key.Mesh != policyKey.Mesh {
 			continue
@@ -46,18 +48,18 @@ func (s *inspectService) enforced(policyKey resource.Key) ([]policy.Condition, e
 		switch {
 		case worst == "" || worst == enforce.Unused: // it is not in effect there, or not asked for
 		case worst.Holds():
-			holds++
+			if holds++; worst == enforce.Approximated {
+				approximated, part = approximated+1, cmp.Or(part, key)
+			}
 		default:
 			lacking[string(worst)]++
-			if example.Name == "" {
-				example = key
-			}
+			less = cmp.Or(less, key)
 		}
 	}
 	if holds+len(lacking) == 0 {
 		return nil, nil
 	}
-	return []policy.Condition{answer.Enforcement(s.zone, holds, lacking, example)}, nil
+	return []policy.Condition{answer.Enforcement(s.zone, holds, approximated, lacking, cmp.Or(less, part))}, nil
 }
 
 // effects returns what the proxies of a dataplane do with what is in effect on it, one
@@ -75,13 +77,14 @@ func (s *inspectService) effects(reader *enforce.Reader, key resource.Key, only 
 			return nil, err
 		}
 		var rules []policy.Rule
+		var mesh world.Mesh
 		var routes []*resource.Resource
 		err = s.matching.Read(func(m *policy.Matcher, _ resource.Revision) error {
 			spec, found, err := generate.Read(m, s.world, key)
 			if err != nil {
 				return err
 			}
-			rules = found
+			rules, mesh = found, s.world.Mesh(key.Mesh)
 			if only != nil && !routed(only.Kind) {
 				return nil
 			}
@@ -97,7 +100,7 @@ func (s *inspectService) effects(reader *enforce.Reader, key resource.Key, only 
 		case err != nil:
 			return nil, err
 		}
-		effects := reader.Effects(dialect, set, rules, routes, only, func(resources []*xds.Resource) []serve.Delivery {
+		effects := reader.Effects(dialect, mesh, set, rules, routes, only, func(resources []*xds.Resource) []serve.Delivery {
 			return s.xds.Deliveries(key, dialect, resources)
 		})
 		if len(effects) > 0 {

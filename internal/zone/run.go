@@ -383,7 +383,7 @@ func (z *zone) registerMetrics() {
 	z.Counter("meridian_configurations_sent_total", "Configurations sent to proxies, full ones and changes.", func() float64 { return float64(z.dataplanes.Sent()) })
 	z.Gauge("meridian_xds_streams", "Open xDS streams of proxies.", func() float64 { return float64(z.discovery.Streams()) })
 	z.Counter("meridian_xds_responses_total", "Responses sent to proxies over xDS.", func() float64 { return float64(z.discovery.Sent()) })
-	z.Metrics.MustRegister(newMeshAuthorities(z.identities.Status))
+	z.Metrics.MustRegister(newMeshAuthorities(z.identities.Status), newMeshPlaintext(z.dataplanes.Plaintext))
 	z.Gauge("meridian_revoked_identities", "Revoked tokens of dataplanes whose certificates are denied.", func() float64 { return float64(revoked(z.world).denied) })
 	z.Gauge("meridian_revoked_identities_left", "Revoked tokens of dataplanes beyond those, whose certificates are accepted until they end.", func() float64 { return float64(revoked(z.world).left) })
 	z.Counter("meridian_xds_rejected_total", "Responses over xDS that proxies rejected.", func() float64 { return float64(z.discovery.Rejected()) })

@@ -34,7 +34,7 @@ func (s *inspectService) unenforced(key resource.Key) ([]answer.Warning, error) 
 	}
 	var on holders
 	var written *resource.Resource
-	anyCaller := map[xds.Dialect]string{}
+	permissions := map[xds.Dialect]support.Answer{}
 	err := s.matching.Read(func(m *policy.Matcher, _ resource.Revision) error {
 		return m.Read(func(r *policy.Reading) (err error) {
 			if written, ok = r.View().Get(key); !ok {
@@ -42,12 +42,12 @@ func (s *inspectService) unenforced(key resource.Key) ([]answer.Warning, error) 
 			}
 			if resource.Permission(key.Kind) {
 				for _, dialect := range support.Dialects() {
-					anyCaller[dialect] = wire.AnyCaller(s.world.Mesh(key.Mesh), dialect)
+					permissions[dialect] = wire.Permissions(s.world.Mesh(key.Mesh), dialect)
 				}
 			}
 			trial, _ := policy.FollowerOf[*shadow.Trial](m)
 			if trial != nil && trial.Tried(key) {
-				anyCaller[xds.GRPC] = "gRPC servers try no permissions: what this one would deny is not counted or logged"
+				permissions[xds.GRPC] = support.Answer{Status: support.Unsupported, Note: "gRPC servers try no permissions: what this one would deny is not counted or logged"}
 			}
 			on, err = s.holders(r, trial, key, connected)
 			return err
@@ -84,9 +84,11 @@ func (s *inspectService) unenforced(key resource.Key) ([]answer.Warning, error) 
 		if len(following) == 0 {
 			continue
 		}
-		if why := anyCaller[dialect]; why != "" {
-			warnings = append(warnings, s.warnOf(dialect, "", support.Unsupported, why, len(following)))
-			continue
+		if got := permissions[dialect]; got.Note != "" {
+			warnings = append(warnings, s.warnOf(dialect, "", got.Status, got.Note, len(following)))
+			if got.Status == support.Unsupported {
+				continue
+			}
 		}
 		short, err := wire.Shortfalls(dialect, written)
 		if err != nil {

@@ -157,6 +157,14 @@ func TestUnenforced(t *testing.T) {
 	require.ElementsMatch(t, want, prefixes(standing(t, s, "Timeout all"), want))
 	s.xds = following{}
 	require.Empty(t, standing(t, s, "Timeout all"), "nothing is connected")
+
+	resources["Mesh default"] = `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"PERMISSIVE"}]}}`
+	s = zoneWith(t, streams, resources)
+	want = []string{
+		"has no effect on 3 gRPC proxies in zone east: " + anyCaller,
+		"is only approximated on 1 Envoy proxy in zone east: in mode PERMISSIVE they decide about callers with a certificate",
+	}
+	require.ElementsMatch(t, want, prefixes(standing(t, s, "TrafficPermission p"), want))
 }
 
 // A document with many fields is told of in few lines.

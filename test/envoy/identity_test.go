@@ -196,7 +196,7 @@ func (c caller) until(t *testing.T, at string, holds func(answer, error) bool) {
 // An Envoy decides about real callers, with certificates of the mesh's authority, as the
 // answer about the connection says, and tells on whose word it denies. Where plaintext is
 // accepted, too, it decides the same about those with a certificate, and accepts everyone
-// without, whoever he says that he is.
+// without, also one who says that he is another.
 func TestAnEnvoyDecidesAsTheAnswerSays(t *testing.T) {
 	t.Run("STRICT", func(t *testing.T) { decides(t, mutualTLS, 40, false) })
 	t.Run("PERMISSIVE", func(t *testing.T) { decides(t, permissiveTLS, 20, true) })

@@ -9,6 +9,7 @@ package meridianv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -31,6 +32,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Drain
 	//	*ConnectRequest_CertificateRequest
 	//	*ConnectRequest_IdentityAck
+	//	*ConnectRequest_Plaintext
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -127,6 +129,15 @@ func (x *ConnectRequest) GetIdentityAck() *DataplaneIdentityAck {
 	return nil
 }
 
+func (x *ConnectRequest) GetPlaintext() *DataplanePlaintext {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_Plaintext); ok {
+			return x.Plaintext
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Message interface {
 	isConnectRequest_Message()
 }
@@ -158,6 +169,11 @@ type ConnectRequest_IdentityAck struct {
 	IdentityAck *DataplaneIdentityAck `protobuf:"bytes,6,opt,name=identity_ack,json=identityAck,proto3,oneof"`
 }
 
+type ConnectRequest_Plaintext struct {
+	// Only where the last DataplaneIdentity asked for it.
+	Plaintext *DataplanePlaintext `protobuf:"bytes,7,opt,name=plaintext,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Ack) isConnectRequest_Message() {}
@@ -169,6 +185,8 @@ func (*ConnectRequest_Drain) isConnectRequest_Message() {}
 func (*ConnectRequest_CertificateRequest) isConnectRequest_Message() {}
 
 func (*ConnectRequest_IdentityAck) isConnectRequest_Message() {}
+
+func (*ConnectRequest_Plaintext) isConnectRequest_Message() {}
 
 type DataplaneHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -424,6 +442,70 @@ func (x *DataplaneIdentityAck) GetVersion() uint64 {
 	return 0
 }
 
+// DataplanePlaintext says what the inbounds take without TLS in a mesh that accepts it.
+type DataplanePlaintext struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The connections that were taken since they are counted.
+	Connections uint64 `protobuf:"varint,1,opt,name=connections,proto3" json:"connections,omitempty"`
+	// How many of them are open.
+	Open uint64 `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
+	// How long ago there was the last one; without any, since when they are counted.
+	Quiet         *durationpb.Duration `protobuf:"bytes,3,opt,name=quiet,proto3" json:"quiet,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplanePlaintext) Reset() {
+	*x = DataplanePlaintext{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplanePlaintext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplanePlaintext) ProtoMessage() {}
+
+func (x *DataplanePlaintext) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplanePlaintext.ProtoReflect.Descriptor instead.
+func (*DataplanePlaintext) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DataplanePlaintext) GetConnections() uint64 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *DataplanePlaintext) GetOpen() uint64 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *DataplanePlaintext) GetQuiet() *durationpb.Duration {
+	if x != nil {
+		return x.Quiet
+	}
+	return nil
+}
+
 // DataplaneIdentity is by what the dataplane is known, and whom it is to trust. It is no
 // configuration: it is not answered with a DataplaneAck.
 type DataplaneIdentity struct {
@@ -435,14 +517,17 @@ type DataplaneIdentity struct {
 	// The certificates of the authorities to trust, in PEM. Empty where there are none.
 	Roots []byte `protobuf:"bytes,3,opt,name=roots,proto3" json:"roots,omitempty"`
 	// Why there is no certificate; empty if the mesh has no mutual TLS enabled.
-	Refused       string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	// The mesh accepts plaintext beside TLS: a proxy serves without a certificate, too, and
+	// counts the connections that it takes so.
+	Plaintext     bool `protobuf:"varint,5,opt,name=plaintext,proto3" json:"plaintext,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DataplaneIdentity) Reset() {
 	*x = DataplaneIdentity{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +539,7 @@ func (x *DataplaneIdentity) String() string {
 func (*DataplaneIdentity) ProtoMessage() {}
 
 func (x *DataplaneIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[6]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +552,7 @@ func (x *DataplaneIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneIdentity.ProtoReflect.Descriptor instead.
 func (*DataplaneIdentity) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{6}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DataplaneIdentity) GetVersion() uint64 {
@@ -498,6 +583,13 @@ func (x *DataplaneIdentity) GetRefused() string {
 	return ""
 }
 
+func (x *DataplaneIdentity) GetPlaintext() bool {
+	if x != nil {
+		return x.Plaintext
+	}
+	return false
+}
+
 // DataplaneAck answers one configuration.
 type DataplaneAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -512,7 +604,7 @@ type DataplaneAck struct {
 
 func (x *DataplaneAck) Reset() {
 	*x = DataplaneAck{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +616,7 @@ func (x *DataplaneAck) String() string {
 func (*DataplaneAck) ProtoMessage() {}
 
 func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[7]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +629,7 @@ func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneAck.ProtoReflect.Descriptor instead.
 func (*DataplaneAck) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{7}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DataplaneAck) GetSequence() uint64 {
@@ -574,7 +666,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +678,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +691,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConnectResponse) GetSequence() uint64 {
@@ -662,7 +754,7 @@ type EffectiveTarget struct {
 
 func (x *EffectiveTarget) Reset() {
 	*x = EffectiveTarget{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +766,7 @@ func (x *EffectiveTarget) String() string {
 func (*EffectiveTarget) ProtoMessage() {}
 
 func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +779,7 @@ func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTarget.ProtoReflect.Descriptor instead.
 func (*EffectiveTarget) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EffectiveTarget) GetType() string {
@@ -750,7 +842,7 @@ type EffectiveEntry struct {
 
 func (x *EffectiveEntry) Reset() {
 	*x = EffectiveEntry{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +854,7 @@ func (x *EffectiveEntry) String() string {
 func (*EffectiveEntry) ProtoMessage() {}
 
 func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +867,7 @@ func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveEntry.ProtoReflect.Descriptor instead.
 func (*EffectiveEntry) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EffectiveEntry) GetTarget() *EffectiveTarget {
@@ -829,7 +921,7 @@ type EffectiveCallerRule struct {
 
 func (x *EffectiveCallerRule) Reset() {
 	*x = EffectiveCallerRule{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +933,7 @@ func (x *EffectiveCallerRule) String() string {
 func (*EffectiveCallerRule) ProtoMessage() {}
 
 func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +946,7 @@ func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveCallerRule.ProtoReflect.Descriptor instead.
 func (*EffectiveCallerRule) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EffectiveCallerRule) GetMatch() map[string]string {
@@ -889,14 +981,15 @@ var File_meridian_v1_dataplane_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\"\x8e\x03\n" +
+	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\x1a\x1egoogle/protobuf/duration.proto\"\xcf\x03\n" +
 	"\x0eConnectRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1b.meridian.v1.DataplaneHelloH\x00R\x05hello\x12-\n" +
 	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ack\x123\n" +
 	"\x05leave\x18\x03 \x01(\v2\x1b.meridian.v1.DataplaneLeaveH\x00R\x05leave\x123\n" +
 	"\x05drain\x18\x04 \x01(\v2\x1b.meridian.v1.DataplaneDrainH\x00R\x05drain\x12[\n" +
 	"\x13certificate_request\x18\x05 \x01(\v2(.meridian.v1.DataplaneCertificateRequestH\x00R\x12certificateRequest\x12F\n" +
-	"\fidentity_ack\x18\x06 \x01(\v2!.meridian.v1.DataplaneIdentityAckH\x00R\videntityAckB\t\n" +
+	"\fidentity_ack\x18\x06 \x01(\v2!.meridian.v1.DataplaneIdentityAckH\x00R\videntityAck\x12?\n" +
+	"\tplaintext\x18\a \x01(\v2\x1f.meridian.v1.DataplanePlaintextH\x00R\tplaintextB\t\n" +
 	"\amessage\"\x95\x01\n" +
 	"\x0eDataplaneHello\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
@@ -909,12 +1002,17 @@ const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\x1bDataplaneCertificateRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"0\n" +
 	"\x14DataplaneIdentityAck\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x04R\aversion\"\x7f\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\"{\n" +
+	"\x12DataplanePlaintext\x12 \n" +
+	"\vconnections\x18\x01 \x01(\x04R\vconnections\x12\x12\n" +
+	"\x04open\x18\x02 \x01(\x04R\x04open\x12/\n" +
+	"\x05quiet\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05quiet\"\x9d\x01\n" +
 	"\x11DataplaneIdentity\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x14\n" +
 	"\x05roots\x18\x03 \x01(\fR\x05roots\x12\x18\n" +
-	"\arefused\x18\x04 \x01(\tR\arefused\"@\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\x12\x1c\n" +
+	"\tplaintext\x18\x05 \x01(\bR\tplaintext\"@\n" +
 	"\fDataplaneAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\"\x80\x02\n" +
@@ -967,7 +1065,7 @@ func file_meridian_v1_dataplane_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_dataplane_proto_rawDescData
 }
 
-var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*ConnectRequest)(nil),              // 0: meridian.v1.ConnectRequest
 	(*DataplaneHello)(nil),              // 1: meridian.v1.DataplaneHello
@@ -975,36 +1073,40 @@ var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*DataplaneDrain)(nil),              // 3: meridian.v1.DataplaneDrain
 	(*DataplaneCertificateRequest)(nil), // 4: meridian.v1.DataplaneCertificateRequest
 	(*DataplaneIdentityAck)(nil),        // 5: meridian.v1.DataplaneIdentityAck
-	(*DataplaneIdentity)(nil),           // 6: meridian.v1.DataplaneIdentity
-	(*DataplaneAck)(nil),                // 7: meridian.v1.DataplaneAck
-	(*ConnectResponse)(nil),             // 8: meridian.v1.ConnectResponse
-	(*EffectiveTarget)(nil),             // 9: meridian.v1.EffectiveTarget
-	(*EffectiveEntry)(nil),              // 10: meridian.v1.EffectiveEntry
-	(*EffectiveCallerRule)(nil),         // 11: meridian.v1.EffectiveCallerRule
-	nil,                                 // 12: meridian.v1.EffectiveTarget.TagsEntry
-	nil,                                 // 13: meridian.v1.EffectiveCallerRule.MatchEntry
+	(*DataplanePlaintext)(nil),          // 6: meridian.v1.DataplanePlaintext
+	(*DataplaneIdentity)(nil),           // 7: meridian.v1.DataplaneIdentity
+	(*DataplaneAck)(nil),                // 8: meridian.v1.DataplaneAck
+	(*ConnectResponse)(nil),             // 9: meridian.v1.ConnectResponse
+	(*EffectiveTarget)(nil),             // 10: meridian.v1.EffectiveTarget
+	(*EffectiveEntry)(nil),              // 11: meridian.v1.EffectiveEntry
+	(*EffectiveCallerRule)(nil),         // 12: meridian.v1.EffectiveCallerRule
+	nil,                                 // 13: meridian.v1.EffectiveTarget.TagsEntry
+	nil,                                 // 14: meridian.v1.EffectiveCallerRule.MatchEntry
+	(*durationpb.Duration)(nil),         // 15: google.protobuf.Duration
 }
 var file_meridian_v1_dataplane_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.ConnectRequest.hello:type_name -> meridian.v1.DataplaneHello
-	7,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
+	8,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
 	2,  // 2: meridian.v1.ConnectRequest.leave:type_name -> meridian.v1.DataplaneLeave
 	3,  // 3: meridian.v1.ConnectRequest.drain:type_name -> meridian.v1.DataplaneDrain
 	4,  // 4: meridian.v1.ConnectRequest.certificate_request:type_name -> meridian.v1.DataplaneCertificateRequest
 	5,  // 5: meridian.v1.ConnectRequest.identity_ack:type_name -> meridian.v1.DataplaneIdentityAck
-	10, // 6: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
-	9,  // 7: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
-	6,  // 8: meridian.v1.ConnectResponse.identity:type_name -> meridian.v1.DataplaneIdentity
-	12, // 9: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
-	9,  // 10: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
-	11, // 11: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
-	13, // 12: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
-	0,  // 13: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
-	8,  // 14: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	6,  // 6: meridian.v1.ConnectRequest.plaintext:type_name -> meridian.v1.DataplanePlaintext
+	15, // 7: meridian.v1.DataplanePlaintext.quiet:type_name -> google.protobuf.Duration
+	11, // 8: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
+	10, // 9: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
+	7,  // 10: meridian.v1.ConnectResponse.identity:type_name -> meridian.v1.DataplaneIdentity
+	13, // 11: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
+	10, // 12: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
+	12, // 13: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
+	14, // 14: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
+	0,  // 15: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
+	9,  // 16: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
+	16, // [16:17] is the sub-list for method output_type
+	15, // [15:16] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_dataplane_proto_init() }
@@ -1019,6 +1121,7 @@ func file_meridian_v1_dataplane_proto_init() {
 		(*ConnectRequest_Drain)(nil),
 		(*ConnectRequest_CertificateRequest)(nil),
 		(*ConnectRequest_IdentityAck)(nil),
+		(*ConnectRequest_Plaintext)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1026,7 +1129,7 @@ func file_meridian_v1_dataplane_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_dataplane_proto_rawDesc), len(file_meridian_v1_dataplane_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"meridian/internal/resource"
+	"meridian/internal/texttable"
 )
 
 // column is one column of a table of resources: what it is called and what it
@@ -222,17 +223,7 @@ func (p *Printer) Age(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	d := max(p.Now().Sub(t), 0)
-	switch {
-	case d < 2*time.Minute:
-		return strconv.Itoa(int(d.Seconds())) + "s"
-	case d < 2*time.Hour:
-		return strconv.Itoa(int(d.Minutes())) + "m"
-	case d < 48*time.Hour:
-		return strconv.Itoa(int(d.Hours())) + "h"
-	default:
-		return strconv.Itoa(int(d.Hours()/24)) + "d"
-	}
+	return texttable.Age(p.Now().Sub(t))
 }
 
 // Stamp prints a time to the second, in UTC.

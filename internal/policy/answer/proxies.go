@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -36,10 +37,10 @@ const (
 const enforcedCondition = "Enforced"
 
 // Enforcement is the condition of a policy on the proxies of a zone: holds of all proxies
-// that are connected and use it obey it. lacking are the others, by what they do with
-// it ("pending", "rejected" or "no"), and example is one of them. It is not to be
-// called where no proxy uses the policy.
-func Enforcement(zone resource.ZoneName, holds int, lacking map[string]int, example resource.Key) policy.Condition {
+// that are connected and use it obey it, approximated of them not quite. lacking are the
+// others, by what they do with it ("pending", "rejected" or "no"), and example is one of
+// them, or of the approximated ones. It is not to be called where no proxy uses the policy.
+func Enforcement(zone resource.ZoneName, holds, approximated int, lacking map[string]int, example resource.Key) policy.Condition {
 	all := holds
 	var others []string
 	for _, state := range slices.Sorted(maps.Keys(lacking)) {
@@ -50,6 +51,9 @@ func Enforcement(zone resource.ZoneName, holds int, lacking map[string]int, exam
 		}
 		others = append(others, fmt.Sprintf("%d %s", lacking[state], word))
 	}
+	if approximated > 0 {
+		others = append(others, fmt.Sprintf("%d not quite", approximated))
+	}
 	c := policy.Condition{
 		Type: enforcedCondition, Status: "True", Reason: "AllProxies",
 		Message: fmt.Sprintf("%d of %d proxies in zone %q", holds, all, zone),
@@ -59,6 +63,8 @@ func Enforcement(zone resource.ZoneName, holds int, lacking map[string]int, exam
 		if holds == 0 {
 			c.Reason = "NoProxy"
 		}
+	}
+	if len(others) > 0 {
 		c.Message += fmt.Sprintf(" (%s; such as %s)", strings.Join(others, ", "), example.Name)
 	}
 	return c
@@ -108,6 +114,37 @@ type ProxyStatus struct {
 	Zone resource.ZoneName `json:"zone"`
 	// Streams are empty for a dataplane that was asked about by name and has none.
 	Streams []ProxyStream `json:"streams"`
+	// Plaintext is what inbounds take without TLS, in a mesh that accepts it beside TLS;
+	// absent where nothing counts it.
+	Plaintext *ProxyPlaintext `json:"plaintext,omitempty"`
+}
+
+// ProxyPlaintext is what the inbounds of a dataplane take without TLS.
+type ProxyPlaintext struct {
+	// Connections are those since the proxy counts, and Open those that are open.
+	Connections uint64 `json:"connections"`
+	Open        uint64 `json:"open"`
+	// Last is when there was one; without any, when the proxy began to count. AsOf is when
+	// it said so. Both in RFC 3339.
+	Last string `json:"last"`
+	AsOf string `json:"asOf"`
+}
+
+// text is what the page says: the connections that are open, or for how long there was
+// none.
+func (p *ProxyPlaintext) text() string {
+	if p == nil {
+		return ""
+	}
+	if p.Open > 0 {
+		return fmt.Sprintf("%d open", p.Open)
+	}
+	last, errLast := time.Parse(time.RFC3339, p.Last)
+	asOf, errAsOf := time.Parse(time.RFC3339, p.AsOf)
+	if errLast != nil || errAsOf != nil {
+		return fmt.Sprint(p.Connections)
+	}
+	return fmt.Sprintf("%d, none for %s", p.Connections, texttable.Age(asOf.Sub(last)))
 }
 
 // ProxyStream is where one stream stands.
@@ -233,7 +270,12 @@ func (p *ProxyStatus) overall(typ string) ProxyType {
 func RenderProxies(w io.Writer, a *ProxiesAnswer, form Form) error {
 	p := newPrinter(w, form)
 	header := append([]string{"MESH", "NAME", "ZONE", "STREAMS"}, wireTypes...)
-	t := texttable.New("", append(header, "REVISION", "LAG")...)
+	header = append(header, "REVISION", "LAG")
+	counted := slices.ContainsFunc(a.Items, func(p ProxyStatus) bool { return p.Plaintext != nil })
+	if counted {
+		header = append(header, "PLAINTEXT")
+	}
+	t := texttable.New("", header...)
 	for i := range a.Items {
 		item := &a.Items[i]
 		cells := []string{string(item.Mesh), item.Name, string(item.Zone), strconv.Itoa(len(item.Streams))}
@@ -251,7 +293,10 @@ func RenderProxies(w io.Writer, a *ProxiesAnswer, form Form) error {
 		if revision != 0 {
 			shown = strconv.FormatUint(uint64(revision), 10)
 		}
-		row := t.Add(append(cells, shown, strconv.Itoa(lag))...)
+		if cells = append(cells, shown, strconv.Itoa(lag)); counted {
+			cells = append(cells, item.Plaintext.text())
+		}
+		row := t.Add(cells...)
 		for _, note := range item.notes() {
 			row.Note("%s", note)
 		}

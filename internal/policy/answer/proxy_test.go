@@ -101,6 +101,17 @@ func TestProxiesPage(t *testing.T) {
 	require.Equal(t, `MESH     NAME   ZONE  STREAMS  CDS     EDS     LDS     RDS    REVISION  LAG
 default  web-1  east  2        SYNCED  SYNCED  SYNCED  STALE  9         3
 `, page.String())
+
+	// What is taken without TLS has a column where something counts it.
+	page.Reset()
+	require.NoError(t, answer.RenderProxies(&page, &answer.ProxiesAnswer{Items: []answer.ProxyStatus{
+		{Mesh: "default", Name: "web-1", Zone: "east", Plaintext: &answer.ProxyPlaintext{Connections: 7, Open: 2, Last: "2026-01-02T03:04:05Z", AsOf: "2026-01-02T03:04:05Z"}},
+		{Mesh: "default", Name: "web-2", Zone: "east", Plaintext: &answer.ProxyPlaintext{Connections: 7, Last: "2026-01-02T03:04:05Z", AsOf: "2026-01-02T03:09:05Z"}},
+		{Mesh: "default", Name: "web-3", Zone: "east"},
+	}}, answer.Form{}))
+	require.Contains(t, page.String(), "LAG  PLAINTEXT\n")
+	require.Contains(t, page.String(), "0    2 open\n")
+	require.Contains(t, page.String(), "0    7, none for 5m\n")
 }
 
 // The condition of a policy counts the proxies that obey it, by zone; an answer of several
@@ -108,17 +119,19 @@ default  web-1  east  2        SYNCED  SYNCED  SYNCED  STALE  9         3
 func TestEnforcement(t *testing.T) {
 	web := policy.DataplaneKey("default", "web-1")
 	require.Equal(t, policy.Condition{Type: "Enforced", Status: "True", Reason: "AllProxies", Message: `10 of 10 proxies in zone "east"`},
-		answer.Enforcement("east", 10, nil, resource.Key{}))
-	some := answer.Enforcement("west", 7, map[string]int{"pending": 1, "no": 2}, web)
+		answer.Enforcement("east", 10, 0, nil, resource.Key{}))
+	some := answer.Enforcement("west", 7, 0, map[string]int{"pending": 1, "no": 2}, web)
 	require.Equal(t, policy.Condition{Type: "Enforced", Status: "False", Reason: "SomeProxies", Message: `7 of 10 proxies in zone "west" (2 not supported, 1 pending; such as web-1)`}, some)
-	require.Equal(t, "NoProxy", answer.Enforcement("west", 0, map[string]int{"rejected": 1}, web).Reason)
+	require.Equal(t, policy.Condition{Type: "Enforced", Status: "True", Reason: "AllProxies", Message: `10 of 10 proxies in zone "east" (4 not quite; such as web-1)`},
+		answer.Enforcement("east", 10, 4, nil, web))
+	require.Equal(t, "NoProxy", answer.Enforcement("west", 0, 0, map[string]int{"rejected": 1}, web).Reason)
 
 	part := func(zone string, conditions ...policy.Condition) answer.Part {
 		encoded, err := answer.Marshal(&answer.PolicyAnswer{Kind: "Timeout", Mesh: "default", Name: "t", Conditions: conditions})
 		require.NoError(t, err)
 		return answer.Part{Zone: resource.ZoneName(zone), JSON: encoded}
 	}
-	quarantined, east := policy.Condition{Type: "Quarantined"}, answer.Enforcement("east", 1, nil, resource.Key{})
+	quarantined, east := policy.Condition{Type: "Quarantined"}, answer.Enforcement("east", 1, 0, nil, resource.Key{})
 	merged, err := answer.MergePolicies([]answer.Part{part("", quarantined), part("east", quarantined, east), part("west", some)}, func([]answer.Rejected) []answer.Absence { return nil })
 	require.NoError(t, err)
 	var a answer.PolicyAnswer

@@ -31,6 +31,8 @@ type identity struct {
 	stale bool
 	// of is the dataplane that the last certificate names.
 	of *resource.Resource
+	// plaintext: the mesh accepts plaintext beside TLS.
+	plaintext bool
 	// refused: the last identity that was sent has no certificate.
 	refused bool
 	// version and stamp are those of the last identity that was sent, since the version of
@@ -120,6 +122,9 @@ func (s *session) sendIdentity() error {
 		d.logger(s).Warn("a dataplane gets no certificate", "reason", issued.Refused)
 	}
 	d.mu.Lock()
+	if s.identity.plaintext = issued.Plaintext; !issued.Plaintext {
+		s.proxy.plaintext = nil
+	}
 	s.identity.version++
 	s.identity.refused = len(issued.Certificate) == 0
 	if issued.Of != nil {
@@ -132,7 +137,7 @@ func (s *session) sendIdentity() error {
 		s.identity.stamp, s.identity.since = issued.Stamp, s.identity.version
 	}
 	message := &meridianv1.DataplaneIdentity{
-		Version: s.identity.version, Certificate: issued.Certificate, Roots: issued.Roots, Refused: issued.Refused,
+		Version: s.identity.version, Certificate: issued.Certificate, Roots: issued.Roots, Refused: issued.Refused, Plaintext: issued.Plaintext,
 	}
 	d.mu.Unlock()
 	return s.stream.Send(&meridianv1.ConnectResponse{Identity: message})

@@ -100,6 +100,8 @@ type Service struct {
 	// doneLocked are the departures in order of their deadlines. One that has come
 	// back since, or left again, is stale: its proxy says another deadline.
 	expiries []expiry
+	// plaintext counts the connections without TLS by mesh.
+	plaintext map[resource.MeshName]float64
 	// queue are the sessions whose configuration may have changed, each once.
 	queue []*session
 }
@@ -126,6 +128,8 @@ type proxy struct {
 	// They stay until it accepts one.
 	lastError string
 	refused   uint64
+	// plaintext is what its inbounds take without TLS; nil where it is not known.
+	plaintext *Plaintext
 }
 
 // kept reports whether streams beside the session keep the registration.
@@ -147,7 +151,7 @@ func New(cfg Config) *Service {
 		}),
 		hellos:   limits.New(maxHelloBytes, maxCallerHelloBytes),
 		signing:  make(chan struct{}, 2*runtime.GOMAXPROCS(0)),
-		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{}, holders: holders{},
+		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{}, holders: holders{}, plaintext: map[resource.MeshName]float64{},
 	}
 	cfg.Matching.OnTouch(d.markChanged)
 	return d
@@ -304,6 +308,9 @@ type State struct {
 	Refused bool
 	// Draining: others are to send it no requests.
 	Draining bool
+	// Plaintext is what its inbounds take without TLS, where the mesh accepts that beside
+	// TLS and its proxy counts it; else nil.
+	Plaintext *Plaintext
 }
 
 // State returns the state of a dataplane's proxy.
@@ -314,6 +321,7 @@ func (d *Service) State(key resource.Key) State {
 	state := State{Registered: stored && byProxy(r), Draining: stored && draining(r)}
 	if p := d.proxies[key]; p != nil {
 		state.Connected = p.session != nil && p.session.registered || p.kept()
+		state.Plaintext = p.plaintext
 		state.Acked, state.Lag, state.LastError = p.acked, p.changed-p.settled, p.lastError
 		state.Refused = p.lastError != "" && p.refused == p.changed && (p.session == nil || p.session.unacked == nil)
 	}

@@ -152,6 +152,8 @@ func (s *session) receiveAcks() error {
 			err = s.requestCertificate(m.GetCertificateRequest())
 		case m.GetIdentityAck() != nil:
 			err = s.acknowledgeIdentity(m.GetIdentityAck().GetVersion())
+		case m.GetPlaintext() != nil:
+			s.takePlaintext(m.GetPlaintext())
 		default:
 			err = s.handleAck(m.GetAck())
 		}

@@ -54,6 +54,8 @@ type Identity struct {
 	Certificate, Roots []byte
 	// Refused says why there is none; empty where the mesh has no mutual TLS.
 	Refused string
+	// Plaintext is whether the mesh accepts plaintext beside TLS.
+	Plaintext bool
 	// Stamp is the state of the authority that this is of.
 	Stamp string
 	// Of is the dataplane that the certificate names; nil without one.
@@ -128,6 +130,7 @@ type settings struct {
 	enabled  bool
 	backend  string
 	kind     string
+	plain    bool // plaintext is accepted beside TLS
 	lifetime time.Duration
 	created  time.Time // of the mesh
 }
@@ -147,7 +150,7 @@ func settingsOf(view store.Reader, mesh resource.MeshName) settings {
 	s := settings{enabled: true, backend: spec.MTLS.EnabledBackend, created: r.Meta().CreationTime}
 	for i := range spec.MTLS.Backends {
 		if b := &spec.MTLS.Backends[i]; b.Name == s.backend {
-			s.kind, s.lifetime = b.Type, meshca.Lifetime(b.DPCert)
+			s.kind, s.lifetime, s.plain = b.Type, meshca.Lifetime(b.DPCert), b.Mode == "PERMISSIVE"
 		}
 	}
 	return s
@@ -159,6 +162,12 @@ func settingsOf(view store.Reader, mesh resource.MeshName) settings {
 // of a write.
 func (k *Keeper) Issue(ctx context.Context, dataplane resource.Key, key *ecdsa.PublicKey, on token.Token) (Identity, error) {
 	s := settingsOf(k.cfg.View(), dataplane.Mesh)
+	issued, err := k.issue(ctx, s, dataplane, key, on)
+	issued.Plaintext = s.plain
+	return issued, err
+}
+
+func (k *Keeper) issue(ctx context.Context, s settings, dataplane resource.Key, key *ecdsa.PublicKey, on token.Token) (Identity, error) {
 	switch {
 	case !s.enabled:
 		return Identity{}, nil

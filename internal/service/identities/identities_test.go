@@ -157,6 +157,33 @@ func (z *zone) deleteDataplane() {
 
 // A certificate names the dataplane as it is stored, by an authority that is made once and
 // outlasts the keeper.
+// An identity says whether the mesh accepts plaintext, also one without a certificate, and
+// proxies are told when that changes.
+func TestWherePlaintextIsAccepted(t *testing.T) {
+	z := newZone(t)
+	z.dataplane(`"kuma.io/protocol":"http"`)
+	k := z.keeper()
+	for i, c := range []struct {
+		kind, mode string
+		plaintext  bool
+	}{{"builtin", "PERMISSIVE", true}, {"builtin", "STRICT", false}, {"provided", "PERMISSIVE", true}, {"provided", "STRICT", false}} {
+		z.write(z.replica, resourcetest.Build(t, resource.KindMesh, "", "default",
+			fmt.Sprintf(`{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":%q,"mode":%q}]}}`, c.kind, c.mode)))
+		got, err := k.Issue(t.Context(), web, z.key, z.token)
+		require.NoError(t, err)
+		require.Equal(t, c.plaintext, got.Plaintext)
+		require.Equal(t, c.kind == "builtin", got.Refused == "")
+		k.review(t.Context(), z)
+		require.Equal(t, i+1, z.changed)
+		k.review(t.Context(), z)
+		require.Equal(t, i+1, z.changed, "nothing is new")
+	}
+	z.mesh("", "", "")
+	got, err := k.Issue(t.Context(), web, z.key, z.token)
+	require.NoError(t, err)
+	require.False(t, got.Plaintext)
+}
+
 func TestACertificateNamesWhatIsStored(t *testing.T) {
 	z := newZone(t)
 	z.mesh("ca", "builtin", "1h")

@@ -16,7 +16,9 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/xds"
 	"meridian/internal/xds/serve"
+	"meridian/internal/xds/support"
 	"meridian/internal/xds/wire"
+	"meridian/internal/xds/world"
 )
 
 // State is what a proxy does with one configuration, in the words of docs/contract.md.
@@ -83,12 +85,12 @@ type coverageOf struct {
 }
 
 // Effects returns what the proxy of a dataplane does with the rules on it, in their
-// order, and after them with the routes of the services that it sends to. set is what
-// the proxy is to have. With only, it looks at nothing but what has that policy.
-func (r *Reader) Effects(dialect xds.Dialect, set *xds.Set, rules []policy.Rule, routes []*resource.Resource, only *resource.Key, deliveries Deliveries) []Effect {
+// order, and after them with the routes of the services that it sends to. mesh is the
+// dataplane's, and set is what the proxy is to have. With only, it looks at nothing but what has that policy.
+func (r *Reader) Effects(dialect xds.Dialect, mesh world.Mesh, set *xds.Set, rules []policy.Rule, routes []*resource.Resource, only *resource.Key, deliveries Deliveries) []Effect {
 	var effects []Effect
 	var covered [][]wire.Covered
-	d := delivered{reader: r, set: set, deliveries: deliveries, bySource: map[resource.Key]*source{}}
+	d := delivered{reader: r, set: set, permissions: wire.Permissions(mesh, dialect).Status, deliveries: deliveries, bySource: map[resource.Key]*source{}}
 	add := func(at policy.Attachment, kind resource.Kind, c []wire.Covered) {
 		effects, covered = append(effects, Effect{Attachment: at, Kind: kind}), append(covered, c)
 		for i := range c {
@@ -165,6 +167,8 @@ type delivered struct {
 	reader     *Reader
 	set        *xds.Set
 	deliveries Deliveries
+	// permissions is what becomes of permissions.
+	permissions support.Status
 	// bySource is by the policy that values of a resource are from, for those that are
 	// asked about.
 	bySource map[resource.Key]*source
@@ -262,12 +266,11 @@ func (d *delivered) omits(e *Effect, key resource.Key) bool {
 
 // state is that of one policy, from what proxies do with its fields.
 func (d *delivered) state(c wire.Covered) State {
-	// A permission is in what a proxy is sent, or has no effect: in a mesh where it is not
-	// known who calls, every caller is accepted.
+	// A permission is in what a proxy is sent, or has no effect.
 	from := *d.bySource[c.Policy]
 	delivery, sent := from.delivery, from.sent
-	permission := c.Policy.Kind == resource.KindTrafficPermission || c.Policy.Kind == resource.KindMeshTrafficPermission
-	if d.set.Withheld != "" || c.Fields > 0 && c.Unsupported == c.Fields || permission && !sent {
+	permission := resource.Permission(c.Policy.Kind)
+	if d.set.Withheld != "" || c.Fields > 0 && c.Unsupported == c.Fields || permission && (!sent || d.permissions == support.Unsupported) {
 		return Unsupported
 	}
 	if !sent { // no value is from it: what there is, is as it says
@@ -282,7 +285,7 @@ func (d *delivered) state(c wire.Covered) State {
 		return Rejected
 	case serve.Accepted:
 	}
-	if c.Unsupported+c.Approximated > 0 {
+	if c.Unsupported+c.Approximated > 0 || permission && d.permissions == support.Approximated {
 		return Approximated
 	}
 	return Enforced

@@ -12,6 +12,7 @@ import (
 	"meridian/internal/xds"
 	"meridian/internal/xds/enforce"
 	"meridian/internal/xds/serve"
+	"meridian/internal/xds/world"
 )
 
 func key(kind resource.Kind, name string) resource.Key {
@@ -80,7 +81,7 @@ func TestEffects(t *testing.T) {
 			deliveries := func(resources []*xds.Resource) []serve.Delivery {
 				return slices.Repeat([]serve.Delivery{c.delivery}, len(resources))
 			}
-			effects := new(enforce.Reader).Effects(xds.GRPC, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, nil, deliveries)
+			effects := new(enforce.Reader).Effects(xds.GRPC, world.Mesh{}, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, nil, deliveries)
 			require.Len(t, effects, 1)
 			require.Equal(t, c.want, effects[0].State)
 			states := map[string]enforce.State{}
@@ -94,7 +95,7 @@ func TestEffects(t *testing.T) {
 			asked := 0
 			for i, want := range c.each {
 				only := key(breaker, c.policies[i])
-				effects := new(enforce.Reader).Effects(xds.GRPC, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, &only, func(resources []*xds.Resource) []serve.Delivery {
+				effects := new(enforce.Reader).Effects(xds.GRPC, world.Mesh{}, set, []policy.Rule{ruleOf(t, breaker, confs, c.policies...)}, nil, &only, func(resources []*xds.Resource) []serve.Delivery {
 					asked += len(resources)
 					return slices.Repeat([]serve.Delivery{c.delivery}, len(resources))
 				})
@@ -110,7 +111,7 @@ func TestEffects(t *testing.T) {
 func TestEffectsOfWithheldAndRoutes(t *testing.T) {
 	rule := ruleOf(t, resource.KindCircuitBreaker, map[string]string{"full": `{"thresholds": {"maxRequests": 7}}`}, "full")
 	none := func(resources []*xds.Resource) []serve.Delivery { return make([]serve.Delivery, len(resources)) }
-	effects := new(enforce.Reader).Effects(xds.GRPC, xds.WithheldSet(9, "mutual TLS"), []policy.Rule{rule}, nil, nil, none)
+	effects := new(enforce.Reader).Effects(xds.GRPC, world.Mesh{}, xds.WithheldSet(9, "mutual TLS"), []policy.Rule{rule}, nil, nil, none)
 	require.Equal(t, enforce.Unsupported, effects[0].State)
 
 	documents, err := resource.Decode("routes", []byte(`{type: GRPCRoute, mesh: default, name: r, parentRefs: [{kind: Service, name: backend}], rules: [{backendRefs: [{name: backend}]}]}`), resource.DecodeOptions{})
@@ -118,7 +119,7 @@ func TestEffectsOfWithheldAndRoutes(t *testing.T) {
 	route := documents[0].Resource
 	set, err := xds.NewSet(9, clusterFrom(t, "c", route.Key()))
 	require.NoError(t, err)
-	effects = new(enforce.Reader).Effects(xds.GRPC, set, nil, []*resource.Resource{route}, nil, func([]*xds.Resource) []serve.Delivery { return []serve.Delivery{serve.Accepted} })
+	effects = new(enforce.Reader).Effects(xds.GRPC, world.Mesh{}, set, nil, []*resource.Resource{route}, nil, func([]*xds.Resource) []serve.Delivery { return []serve.Delivery{serve.Accepted} })
 	require.Equal(t, []enforce.Policy{{Key: route.Key(), State: enforce.Enforced}}, effects[0].Policies)
 }
 
@@ -135,9 +136,35 @@ func TestEffectsOfWhatIsOmitted(t *testing.T) {
 	set, err := xds.NewSet(9, clusterFrom(t, "c", key(resource.KindCircuitBreaker, "full")))
 	require.NoError(t, err)
 	set.Omitted = []xds.Omission{{Attachment: rule.Attachment.String()}}
-	effects := new(enforce.Reader).Effects(xds.GRPC, set, []policy.Rule{rule, other}, nil, nil, accepted)
+	effects := new(enforce.Reader).Effects(xds.GRPC, world.Mesh{}, set, []policy.Rule{rule, other}, nil, nil, accepted)
 	require.Equal(t, enforce.Unsupported, effects[0].State)
 	require.Equal(t, enforce.Enforced, effects[1].State)
+}
+
+// A permission holds as far as it is known of callers who they are.
+func TestEffectsOfPermissions(t *testing.T) {
+	const kind = resource.KindMeshTrafficPermission
+	rule := ruleOf(t, kind, map[string]string{"p": `{"action": "DENY"}`}, "p")
+	rule.Attachment = policy.Attachment{Type: policy.OnInbound, Port: 80}
+	set, err := xds.NewSet(9, clusterFrom(t, "c", key(kind, "p")))
+	require.NoError(t, err)
+	accepted := func(resources []*xds.Resource) []serve.Delivery {
+		return slices.Repeat([]serve.Delivery{serve.Accepted}, len(resources))
+	}
+	for _, c := range []struct {
+		mesh        world.Mesh
+		envoy, grpc enforce.State
+	}{
+		{world.Mesh{MTLS: true, BackendType: world.BuiltinCA}, enforce.Enforced, enforce.Enforced},
+		{world.Mesh{MTLS: true, BackendType: world.BuiltinCA, Permissive: true}, enforce.Approximated, enforce.Unsupported},
+		{world.Mesh{MTLS: true, Permissive: true}, enforce.Unsupported, enforce.Unsupported},
+		{world.Mesh{}, enforce.Unsupported, enforce.Unsupported},
+	} {
+		for dialect, want := range map[xds.Dialect]enforce.State{xds.Envoy: c.envoy, xds.GRPC: c.grpc} {
+			effects := new(enforce.Reader).Effects(dialect, c.mesh, set, []policy.Rule{rule}, nil, nil, accepted)
+			require.Equal(t, want, effects[0].State, "%s %+v", dialect, c.mesh)
+		}
+	}
 }
 
 func TestWorse(t *testing.T) {

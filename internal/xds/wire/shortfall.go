@@ -100,14 +100,16 @@ func pathOf(names []string) resource.Path {
 	return resource.Path(strings.ReplaceAll(strings.Join(names, "."), ".[", "["))
 }
 
-// AnyCaller is why permissions have no effect on proxies of a kind in a mesh, or empty
-// where they have.
-func AnyCaller(mesh world.Mesh, dialect xds.Dialect) string {
+// Permissions is what becomes of permissions on proxies of a kind in a mesh, and why:
+// they are enforced where it is known of every caller who calls.
+func Permissions(mesh world.Mesh, dialect xds.Dialect) support.Answer {
 	switch {
 	case mesh.Secure():
-		return ""
-	case dialect == xds.Envoy && mesh.MTLS:
-		return "in mode PERMISSIVE callers with plaintext are accepted, and Envoy calls with plaintext"
+		return support.Answer{Status: support.Enforced}
+	case dialect != xds.Envoy:
+		return support.Answer{Status: support.Unsupported, Note: "who calls is known only in a mesh with mutual TLS whose mode is STRICT: every caller is accepted"}
+	case mesh.Certified():
+		return support.Answer{Status: support.Approximated, Note: "in mode PERMISSIVE they decide about callers with a certificate, and every caller with plaintext is accepted"}
 	}
-	return "who calls is known only in a mesh with mutual TLS whose mode is STRICT: every caller is accepted"
+	return support.Answer{Status: support.Unsupported, Note: "who calls is known only in a mesh with mutual TLS and certificates: every caller is accepted"}
 }

@@ -196,14 +196,14 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 			list = append(list, Gap{Attachment: at.String(), Kind: u.Source.Kind, Name: u.Source.Name, Field: u.Field, Status: support.Unsupported, Note: u.Why})
 		}
 	}
-	anyCaller := AnyCaller(w.Mesh(key.Mesh), dialect)
+	permissions := Permissions(w.Mesh(key.Mesh), dialect)
 	for i := range rules {
 		list = append(list, ruleGaps(&rules[i], dialect)...)
 		if dialect == xds.Envoy {
 			list = append(list, callerGaps(w.Mesh(key.Mesh), &rules[i])...)
 		}
-		if anyCaller != "" && (dialect == xds.GRPC || w.Mesh(key.Mesh).MTLS) {
-			list = append(list, permissionGaps(&rules[i], anyCaller)...)
+		if permissions.Status != support.Enforced && (dialect == xds.GRPC || w.Mesh(key.Mesh).MTLS) {
+			list = append(list, permissionGaps(&rules[i], permissions)...)
 		}
 	}
 	outbounds := generate.Outbound(spec)
@@ -334,15 +334,16 @@ func callerGaps(mesh world.Mesh, r *policy.Rule) (list []Gap) {
 	return list
 }
 
-// permissionGaps are those of permissions in a mesh where it is not known who calls.
-func permissionGaps(r *policy.Rule, why string) (list []Gap) {
+// permissionGaps are those of permissions in a mesh where it is not known of every caller
+// who calls.
+func permissionGaps(r *policy.Rule, got support.Answer) (list []Gap) {
 	if !resource.Permission(r.Kind) {
 		return nil
 	}
 	for _, p := range r.Policies() {
 		list = append(list, Gap{
-			Attachment: r.Attachment.String(), Kind: p.Kind, Name: p.Name, Status: support.Unsupported,
-			Note: why,
+			Attachment: r.Attachment.String(), Kind: p.Kind, Name: p.Name, Status: got.Status,
+			Note: got.Note,
 		})
 	}
 	return list

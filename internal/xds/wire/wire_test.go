@@ -14,6 +14,7 @@ import (
 	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
+	"meridian/internal/xds/support"
 	"meridian/internal/xds/wire"
 	"meridian/internal/xds/world"
 )
@@ -91,14 +92,28 @@ func TestTheAnswer(t *testing.T) {
 	require.ErrorIs(t, err, answer.ErrInvalid)
 }
 
-// In a PERMISSIVE mesh plaintext carries no permissions: no kind of proxy enforces them.
-func TestPermissionsInAPermissiveMesh(t *testing.T) {
-	for mode, want := range map[string]string{
-		"PERMISSIVE": "in mode PERMISSIVE callers with plaintext are accepted, and Envoy calls with plaintext", "STRICT": "",
+// Permissions are enforced where every caller has a certificate. In a PERMISSIVE mesh Envoys
+// have them decide about callers that have one, and gRPC has none.
+func TestPermissionsByMode(t *testing.T) {
+	of := func(kind, mode string) string {
+		return `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"` + kind + `","mode":"` + mode + `"}]}}`
+	}
+	for name, c := range map[string]struct {
+		mesh        string
+		envoy, grpc support.Status
+	}{
+		"STRICT":                        {of("builtin", "STRICT"), support.Enforced, support.Enforced},
+		"PERMISSIVE":                    {of("builtin", "PERMISSIVE"), support.Approximated, support.Unsupported},
+		"PERMISSIVE, no certificates":   {of("provided", "PERMISSIVE"), support.Unsupported, support.Unsupported},
+		"a mesh without any mutual TLS": {"{}", support.Unsupported, support.Unsupported},
 	} {
 		zone := world.New("east")
-		zone.Reset(mesh(t, `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"`+mode+`"}]}}`).View())
-		require.Equal(t, want, wire.AnyCaller(zone.Mesh("m"), xds.Envoy), mode)
+		zone.Reset(mesh(t, c.mesh).View())
+		for dialect, want := range map[xds.Dialect]support.Status{xds.Envoy: c.envoy, xds.GRPC: c.grpc} {
+			got := wire.Permissions(zone.Mesh("m"), dialect)
+			require.Equal(t, want, got.Status, "%s %s", name, dialect)
+			require.Equal(t, want == support.Enforced, got.Note == "", "%s %s", name, dialect)
+		}
 	}
 }
 
