@@ -101,7 +101,7 @@ func (a *adviser) role(report *resource.Report, name string, spec *resource.Acce
 		}
 	}
 	if !a.bound[name] && name != defaultRole {
-		report.Findf(resource.CodeRoleUnbound, resource.Root, "no AccessRoleBinding names the role: nobody has it")
+		report.Findf(resource.CodeRoleUnbound, resource.Root, "no AccessRoleBinding names the role: it has no subjects")
 	}
 }
 

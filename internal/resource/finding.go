@@ -39,7 +39,7 @@ const (
 	CodeUnqualifiedFrom Code = "unqualified-from"
 	// CodeRoleGrantsNothing is a part of a role that grants nothing.
 	CodeRoleGrantsNothing Code = "role-grants-nothing"
-	// CodeRoleUnbound is a role that no binding gives to anybody.
+	// CodeRoleUnbound is a role that no binding gives to a subject.
 	CodeRoleUnbound Code = "role-unbound"
 	// CodeRoleGrantsAll is a role that grants everything.
 	CodeRoleGrantsAll Code = "role-grants-everything"
@@ -75,7 +75,7 @@ var explanations = []Explanation{
 	{CodeNoMTLS, Warning, "A mesh without mutual TLS", "set `mtls.enabledBackend` of the mesh"},
 	{CodeUnqualifiedFrom, Warning, "A permission for every caller", "name the services that may call"},
 	{CodeRoleGrantsNothing, Warning, "A part of a role that grants nothing", "correct the rule, or remove what it never grants"},
-	{CodeRoleUnbound, Info, "A role that nobody has", "bind the role with an AccessRoleBinding, or delete it"},
+	{CodeRoleUnbound, Info, "A role without subjects", "bind the role with an AccessRoleBinding, or delete it"},
 	{CodeRoleGrantsAll, Warning, "A role that grants everything", "name the types, names or mesh that the role is for"},
 	{CodeNotAttached, Warning, "A route that is attached to nothing", "correct the parent, or what its listeners allow"},
 }

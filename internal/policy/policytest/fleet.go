@@ -163,7 +163,7 @@ func (w World) drawTargetRef(rt *rapid.T, kind resource.Kind, blocks bool) {
 			default:
 				conf["local"] = object{"http": object{"requestRate": object{"num": n, "interval": "10s"}}}
 			}
-			callers := []string{"Mesh", "Service"}
+			callers := []string{string(resource.TargetMesh), "Service"}
 			if kind != resource.KindMeshUpstreamTimeout {
 				callers = append(callers, "MeshSubset", "ServiceSubset")
 			}
@@ -174,7 +174,7 @@ func (w World) drawTargetRef(rt *rapid.T, kind resource.Kind, blocks bool) {
 		}
 		return object{"from": items}
 	}
-	spec := object{"targetRef": target("target", "Mesh", "MeshSubset", "Service", "ServiceSubset", "Proxy")}
+	spec := object{"targetRef": target("target", string(resource.TargetMesh), "MeshSubset", "Service", "ServiceSubset", "Proxy")}
 	if blocks && rapid.Bool().Draw(rt, "blocks") {
 		for _, form := range []string{"defaults", "overrides"} {
 			block := content()
