@@ -44,6 +44,23 @@ func (n note) encode() []byte {
 	return data
 }
 
+// Author is who wrote a batch, by its note.
+type Author struct {
+	Who    Who
+	Method string
+	// Request is the id that the caller gave the request.
+	Request string
+}
+
+// AuthorOf reads the note of a batch. Without one, what is returned is empty.
+func AuthorOf(data []byte) Author {
+	if len(data) == 0 {
+		return Author{}
+	}
+	n := decodeNote(data)
+	return Author{Who: n.asked.who, Method: n.asked.method, Request: n.asked.request}
+}
+
 // decodeNote returns a zero note for invalid data.
 func decodeNote(data []byte) note {
 	var n storev1.Note

@@ -143,7 +143,7 @@ func announceServers(servers func() []string) func(stream grpc.ServerStream, met
 
 // writes are the methods that only callers whom a role lets write have a use for.
 var writes = []string{
-	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName,
+	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName, meridianv1.AdminService_Rollback_FullMethodName,
 	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
 	meridianv1.TokenService_RotateKey_FullMethodName, meridianv1.TokenService_RevokeToken_FullMethodName,
 	meridianv1.TokenService_ReissueAdminToken_FullMethodName,

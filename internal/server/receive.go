@@ -47,7 +47,7 @@ const ReasonTooLarge = "REQUEST_TOO_LARGE"
 // writes are the methods whose requests count as writes: those of resources, and
 // of tokens, keys and revocations.
 var writes = []string{
-	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName,
+	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName, meridianv1.AdminService_Rollback_FullMethodName,
 	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
 	meridianv1.TokenService_RotateKey_FullMethodName, meridianv1.TokenService_RevokeToken_FullMethodName,
 	meridianv1.TokenService_ReissueAdminToken_FullMethodName,
@@ -58,7 +58,7 @@ var writes = []string{
 // write.
 var reads = []string{
 	meridianv1.AdminService_Get_FullMethodName, meridianv1.AdminService_List_FullMethodName,
-	meridianv1.AdminService_Watch_FullMethodName, meridianv1.AdminService_WaitForZones_FullMethodName,
+	meridianv1.AdminService_Watch_FullMethodName, meridianv1.AdminService_WaitForZones_FullMethodName, meridianv1.AdminService_History_FullMethodName,
 	meridianv1.InspectService_Inspect_FullMethodName,
 	meridianv1.TokenService_ListTokens_FullMethodName, meridianv1.TokenService_ListKeys_FullMethodName,
 	meridianv1.AccessService_WhoAmI_FullMethodName, meridianv1.AccessService_CanI_FullMethodName, meridianv1.AccessService_WhoCan_FullMethodName,

@@ -58,6 +58,7 @@ var levels = map[string]int{
 	"internal/policy/targetref":   2,
 	"internal/plan":               2,
 	"internal/expectation":        2,
+	"internal/past":               2,
 	"internal/question":           2,
 	"internal/server":             2,
 	"internal/server/limits":      0,

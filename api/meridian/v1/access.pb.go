@@ -291,8 +291,11 @@ type CanIRequest struct {
 	// message.
 	ResourceContinued []byte `protobuf:"bytes,9,opt,name=resource_continued,json=resourceContinued,proto3" json:"resource_continued,omitempty"`
 	OldContinued      []byte `protobuf:"bytes,10,opt,name=old_continued,json=oldContinued,proto3" json:"old_continued,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// By the roles and bindings, and on the stored resources, of that time; absent: as of
+	// now. Who may ask is decided as of now.
+	At            *PointInTime `protobuf:"bytes,11,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CanIRequest) Reset() {
@@ -395,6 +398,13 @@ func (x *CanIRequest) GetOldContinued() []byte {
 	return nil
 }
 
+func (x *CanIRequest) GetAt() *PointInTime {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 type TokenTag struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -454,8 +464,10 @@ type CanIResponse struct {
 	// nearest. One line each.
 	Reasons []string `protobuf:"bytes,2,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	// Who was asked about, as a denial names it.
-	Subject       string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Subject  string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// As in GetResponse.
+	AtRevision    uint64 `protobuf:"varint,5,opt,name=at_revision,json=atRevision,proto3" json:"at_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -514,6 +526,13 @@ func (x *CanIResponse) GetSubject() string {
 func (x *CanIResponse) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
+	}
+	return 0
+}
+
+func (x *CanIResponse) GetAtRevision() uint64 {
+	if x != nil {
+		return x.AtRevision
 	}
 	return 0
 }
@@ -731,7 +750,7 @@ const file_meridian_v1_access_proto_rawDesc = "" +
 	"\amissing\x18\x04 \x01(\bR\amissing\"7\n" +
 	"\rAccessSubject\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xf6\x02\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xa0\x03\n" +
 	"\vCanIRequest\x12\x16\n" +
 	"\x06access\x18\x01 \x01(\tR\x06access\x12*\n" +
 	"\x03key\x18\x02 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x121\n" +
@@ -743,15 +762,18 @@ const file_meridian_v1_access_proto_rawDesc = "" +
 	"\tas_groups\x18\b \x03(\tR\basGroups\x12-\n" +
 	"\x12resource_continued\x18\t \x01(\fR\x11resourceContinued\x12#\n" +
 	"\rold_continued\x18\n" +
-	" \x01(\fR\foldContinued\"4\n" +
+	" \x01(\fR\foldContinued\x12(\n" +
+	"\x02at\x18\v \x01(\v2\x18.meridian.v1.PointInTimeR\x02at\"4\n" +
 	"\bTokenTag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"x\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\x99\x01\n" +
 	"\fCanIResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x18\n" +
 	"\areasons\x18\x02 \x03(\tR\areasons\x12\x18\n" +
 	"\asubject\x18\x03 \x01(\tR\asubject\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"S\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x1f\n" +
+	"\vat_revision\x18\x05 \x01(\x04R\n" +
+	"atRevision\"S\n" +
 	"\rWhoCanRequest\x12\x16\n" +
 	"\x06access\x18\x01 \x01(\tR\x06access\x12*\n" +
 	"\x03key\x18\x02 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\"a\n" +
@@ -796,6 +818,7 @@ var file_meridian_v1_access_proto_goTypes = []any{
 	(*AccessHolder)(nil),   // 9: meridian.v1.AccessHolder
 	(*ResourceKey)(nil),    // 10: meridian.v1.ResourceKey
 	(*Resource)(nil),       // 11: meridian.v1.Resource
+	(*PointInTime)(nil),    // 12: meridian.v1.PointInTime
 }
 var file_meridian_v1_access_proto_depIdxs = []int32{
 	2,  // 0: meridian.v1.WhoAmIResponse.roles:type_name -> meridian.v1.HeldRole
@@ -804,20 +827,21 @@ var file_meridian_v1_access_proto_depIdxs = []int32{
 	11, // 3: meridian.v1.CanIRequest.resource:type_name -> meridian.v1.Resource
 	11, // 4: meridian.v1.CanIRequest.old:type_name -> meridian.v1.Resource
 	5,  // 5: meridian.v1.CanIRequest.tags:type_name -> meridian.v1.TokenTag
-	10, // 6: meridian.v1.WhoCanRequest.key:type_name -> meridian.v1.ResourceKey
-	9,  // 7: meridian.v1.WhoCanResponse.holders:type_name -> meridian.v1.AccessHolder
-	3,  // 8: meridian.v1.AccessHolder.subject:type_name -> meridian.v1.AccessSubject
-	0,  // 9: meridian.v1.AccessService.WhoAmI:input_type -> meridian.v1.WhoAmIRequest
-	4,  // 10: meridian.v1.AccessService.CanI:input_type -> meridian.v1.CanIRequest
-	7,  // 11: meridian.v1.AccessService.WhoCan:input_type -> meridian.v1.WhoCanRequest
-	1,  // 12: meridian.v1.AccessService.WhoAmI:output_type -> meridian.v1.WhoAmIResponse
-	6,  // 13: meridian.v1.AccessService.CanI:output_type -> meridian.v1.CanIResponse
-	8,  // 14: meridian.v1.AccessService.WhoCan:output_type -> meridian.v1.WhoCanResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 6: meridian.v1.CanIRequest.at:type_name -> meridian.v1.PointInTime
+	10, // 7: meridian.v1.WhoCanRequest.key:type_name -> meridian.v1.ResourceKey
+	9,  // 8: meridian.v1.WhoCanResponse.holders:type_name -> meridian.v1.AccessHolder
+	3,  // 9: meridian.v1.AccessHolder.subject:type_name -> meridian.v1.AccessSubject
+	0,  // 10: meridian.v1.AccessService.WhoAmI:input_type -> meridian.v1.WhoAmIRequest
+	4,  // 11: meridian.v1.AccessService.CanI:input_type -> meridian.v1.CanIRequest
+	7,  // 12: meridian.v1.AccessService.WhoCan:input_type -> meridian.v1.WhoCanRequest
+	1,  // 13: meridian.v1.AccessService.WhoAmI:output_type -> meridian.v1.WhoAmIResponse
+	6,  // 14: meridian.v1.AccessService.CanI:output_type -> meridian.v1.CanIResponse
+	8,  // 15: meridian.v1.AccessService.WhoCan:output_type -> meridian.v1.WhoCanResponse
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_access_proto_init() }

@@ -1031,9 +1031,11 @@ func (x *PendingProxy) GetState() string {
 }
 
 type GetRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *ResourceKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Consistency   Consistency            `protobuf:"varint,2,opt,name=consistency,proto3,enum=meridian.v1.Consistency" json:"consistency,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Key         *ResourceKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Consistency Consistency            `protobuf:"varint,2,opt,name=consistency,proto3,enum=meridian.v1.Consistency" json:"consistency,omitempty"`
+	// As it was then; absent: as it is. OUT_OF_RANGE when that is no longer retained.
+	At            *PointInTime `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1082,11 +1084,21 @@ func (x *GetRequest) GetConsistency() Consistency {
 	return Consistency_CONSISTENCY_UNSPECIFIED
 }
 
+func (x *GetRequest) GetAt() *PointInTime {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 type GetResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Resource *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	// The revision of the view that was read.
-	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The revision that was read in answer to at; 0 without one, and from a server that
+	// does not know it.
+	AtRevision    uint64 `protobuf:"varint,3,opt,name=at_revision,json=atRevision,proto3" json:"at_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1135,6 +1147,13 @@ func (x *GetResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *GetResponse) GetAtRevision() uint64 {
+	if x != nil {
+		return x.AtRevision
+	}
+	return 0
+}
+
 type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty: every kind.
@@ -1148,7 +1167,9 @@ type ListRequest struct {
 	// Continues a list after its page that had this next_page_token, with the same
 	// kinds and mesh, at the revision of that page. OUT_OF_RANGE when that revision is
 	// no longer retained: list from the beginning.
-	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// As in GetRequest; a list that is continued stays where it was.
+	At            *PointInTime `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1218,6 +1239,13 @@ func (x *ListRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListRequest) GetAt() *PointInTime {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // The answer is one page: at most 20,000 resources, and 16 MiB of them.
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1226,6 +1254,8 @@ type ListResponse struct {
 	Revision  uint64      `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// In the last part of a page: where the next one begins; empty after the last.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// As in GetResponse.
+	AtRevision    uint64 `protobuf:"varint,4,opt,name=at_revision,json=atRevision,proto3" json:"at_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1279,6 +1309,13 @@ func (x *ListResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListResponse) GetAtRevision() uint64 {
+	if x != nil {
+		return x.AtRevision
+	}
+	return 0
 }
 
 type WatchRequest struct {
@@ -1459,6 +1496,440 @@ func (x *Change) GetResource() *Resource {
 	return nil
 }
 
+type HistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *ResourceKey           `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// At most this many writes; 0, and more than a page holds: as many as a page holds.
+	Limit uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only writes before this revision; 0: all.
+	Before        uint64 `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryRequest) Reset() {
+	*x = HistoryRequest{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryRequest) ProtoMessage() {}
+
+func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
+func (*HistoryRequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *HistoryRequest) GetKey() *ResourceKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *HistoryRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *HistoryRequest) GetBefore() uint64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+// The answer is one page: at most 1,000 writes, and 16 MiB of their contents.
+type HistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Part of the page, newest first.
+	Items []*HistoryItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// The oldest revision whose contents are kept.
+	Oldest uint64 `protobuf:"varint,2,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	// In the last part: there are older writes, before the last one of the page.
+	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	// In the last part of a history without more: what was stored before its oldest write,
+	// absent where nothing was, or the caller may not read it.
+	First         *Resource `protobuf:"bytes,4,opt,name=first,proto3" json:"first,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryResponse) Reset() {
+	*x = HistoryResponse{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryResponse) ProtoMessage() {}
+
+func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
+func (*HistoryResponse) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *HistoryResponse) GetItems() []*HistoryItem {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *HistoryResponse) GetOldest() uint64 {
+	if x != nil {
+		return x.Oldest
+	}
+	return 0
+}
+
+func (x *HistoryResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *HistoryResponse) GetFirst() *Resource {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+// HistoryItem is one write of a resource.
+type HistoryItem struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Time     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// Counts the writes of the resource; 0 for a deletion.
+	Version uint64  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Outcome Outcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=meridian.v1.Outcome" json:"outcome,omitempty"`
+	// Who wrote it, by the audit log: empty where that is not known.
+	User   string   `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`
+	Groups []string `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
+	// The request id of the batch.
+	Batch string `protobuf:"bytes,7,opt,name=batch,proto3" json:"batch,omitempty"`
+	// What was written; absent for a deletion, and of secrets.
+	Resource *Resource `protobuf:"bytes,8,opt,name=resource,proto3" json:"resource,omitempty"`
+	// The method of the request, such as meridian.v1.AdminService/Apply.
+	Method        string `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryItem) Reset() {
+	*x = HistoryItem{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryItem) ProtoMessage() {}
+
+func (x *HistoryItem) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryItem.ProtoReflect.Descriptor instead.
+func (*HistoryItem) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *HistoryItem) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *HistoryItem) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *HistoryItem) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *HistoryItem) GetOutcome() Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *HistoryItem) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *HistoryItem) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *HistoryItem) GetBatch() string {
+	if x != nil {
+		return x.Batch
+	}
+	return ""
+}
+
+func (x *HistoryItem) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+func (x *HistoryItem) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+type RollbackRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	To    *PointInTime           `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	// Only these kinds; empty: all that a rollback changes, without access rules.
+	Kinds []string `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Only this mesh and what is in it; empty: everything.
+	Mesh string `protobuf:"bytes,3,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	// Only resources of these names; empty: all.
+	Names []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	// As in ApplyRequest.
+	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	DryRun        bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Force         bool   `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackRequest) Reset() {
+	*x = RollbackRequest{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackRequest) ProtoMessage() {}
+
+func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
+func (*RollbackRequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RollbackRequest) GetTo() *PointInTime {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *RollbackRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *RollbackRequest) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *RollbackRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *RollbackRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RollbackRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RollbackRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RollbackResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was written or deleted, in key order; what was equal is not named.
+	Results []*Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	// The revision of the batch; the current one when nothing changed.
+	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// As in ApplyResponse.
+	Warnings []string   `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Notes    []string   `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	Findings []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
+	// The revision that was gone back to.
+	ToRevision    uint64 `protobuf:"varint,6,opt,name=to_revision,json=toRevision,proto3" json:"to_revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackResponse) Reset() {
+	*x = RollbackResponse{}
+	mi := &file_meridian_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackResponse) ProtoMessage() {}
+
+func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
+func (*RollbackResponse) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RollbackResponse) GetResults() []*Result {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *RollbackResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RollbackResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *RollbackResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *RollbackResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *RollbackResponse) GetToRevision() uint64 {
+	if x != nil {
+		return x.ToRevision
+	}
+	return 0
+}
+
 var File_meridian_v1_admin_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_admin_proto_rawDesc = "" +
@@ -1541,25 +2012,31 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\fPendingProxy\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x1c\n" +
 	"\tdataplane\x18\x02 \x01(\tR\tdataplane\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\"t\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\"\x9e\x01\n" +
 	"\n" +
 	"GetRequest\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12:\n" +
-	"\vconsistency\x18\x02 \x01(\x0e2\x18.meridian.v1.ConsistencyR\vconsistency\"\\\n" +
+	"\vconsistency\x18\x02 \x01(\x0e2\x18.meridian.v1.ConsistencyR\vconsistency\x12(\n" +
+	"\x02at\x18\x03 \x01(\v2\x18.meridian.v1.PointInTimeR\x02at\"}\n" +
 	"\vGetResponse\x121\n" +
 	"\bresource\x18\x01 \x01(\v2\x15.meridian.v1.ResourceR\bresource\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\xa8\x01\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1f\n" +
+	"\vat_revision\x18\x03 \x01(\x04R\n" +
+	"atRevision\"\xd2\x01\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05kinds\x18\x01 \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12:\n" +
 	"\vconsistency\x18\x03 \x01(\x0e2\x18.meridian.v1.ConsistencyR\vconsistency\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"\x87\x01\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\x12(\n" +
+	"\x02at\x18\x06 \x01(\v2\x18.meridian.v1.PointInTimeR\x02at\"\xa8\x01\n" +
 	"\fListResponse\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"t\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\x1f\n" +
+	"\vat_revision\x18\x04 \x01(\x04R\n" +
+	"atRevision\"t\n" +
 	"\fWatchRequest\x12\x14\n" +
 	"\x05kinds\x18\x01 \x03(\tR\x05kinds\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12(\n" +
@@ -1571,20 +2048,58 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\achanges\x18\x03 \x03(\v2\x13.meridian.v1.ChangeR\achanges\"k\n" +
 	"\x06Change\x12.\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x121\n" +
-	"\bresource\x18\x02 \x01(\v2\x15.meridian.v1.ResourceR\bresource*x\n" +
+	"\bresource\x18\x02 \x01(\v2\x15.meridian.v1.ResourceR\bresource\"j\n" +
+	"\x0eHistoryRequest\x12*\n" +
+	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\x04R\x06before\"\x9a\x01\n" +
+	"\x0fHistoryResponse\x12.\n" +
+	"\x05items\x18\x01 \x03(\v2\x18.meridian.v1.HistoryItemR\x05items\x12\x16\n" +
+	"\x06oldest\x18\x02 \x01(\x04R\x06oldest\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\x12+\n" +
+	"\x05first\x18\x04 \x01(\v2\x15.meridian.v1.ResourceR\x05first\"\xb0\x02\n" +
+	"\vHistoryItem\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12.\n" +
+	"\aoutcome\x18\x04 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x12\x12\n" +
+	"\x04user\x18\x05 \x01(\tR\x04user\x12\x16\n" +
+	"\x06groups\x18\x06 \x03(\tR\x06groups\x12\x14\n" +
+	"\x05batch\x18\a \x01(\tR\x05batch\x121\n" +
+	"\bresource\x18\b \x01(\v2\x15.meridian.v1.ResourceR\bresource\x12\x16\n" +
+	"\x06method\x18\t \x01(\tR\x06method\"\xc9\x01\n" +
+	"\x0fRollbackRequest\x12(\n" +
+	"\x02to\x18\x01 \x01(\v2\x18.meridian.v1.PointInTimeR\x02to\x12\x14\n" +
+	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x12\n" +
+	"\x04mesh\x18\x03 \x01(\tR\x04mesh\x12\x14\n" +
+	"\x05names\x18\x04 \x03(\tR\x05names\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12\x17\n" +
+	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12\x14\n" +
+	"\x05force\x18\a \x01(\bR\x05force\"\xe2\x01\n" +
+	"\x10RollbackResponse\x12-\n" +
+	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x14\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes\x120\n" +
+	"\bfindings\x18\x05 \x03(\v2\x14.meridian.v1.FindingR\bfindings\x12\x1f\n" +
+	"\vto_revision\x18\x06 \x01(\x04R\n" +
+	"toRevision*x\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_CREATED\x10\x01\x12\x13\n" +
 	"\x0fOUTCOME_UPDATED\x10\x02\x12\x15\n" +
 	"\x11OUTCOME_UNCHANGED\x10\x03\x12\x13\n" +
-	"\x0fOUTCOME_DELETED\x10\x042\xa7\x03\n" +
+	"\x0fOUTCOME_DELETED\x10\x042\xb8\x04\n" +
 	"\fAdminService\x12@\n" +
 	"\x05Apply\x12\x19.meridian.v1.ApplyRequest\x1a\x1a.meridian.v1.ApplyResponse(\x01\x12C\n" +
 	"\x06Delete\x12\x1a.meridian.v1.DeleteRequest\x1a\x1b.meridian.v1.DeleteResponse(\x01\x12U\n" +
 	"\fWaitForZones\x12 .meridian.v1.WaitForZonesRequest\x1a!.meridian.v1.WaitForZonesResponse0\x01\x128\n" +
 	"\x03Get\x12\x17.meridian.v1.GetRequest\x1a\x18.meridian.v1.GetResponse\x12=\n" +
 	"\x04List\x12\x18.meridian.v1.ListRequest\x1a\x19.meridian.v1.ListResponse0\x01\x12@\n" +
-	"\x05Watch\x12\x19.meridian.v1.WatchRequest\x1a\x1a.meridian.v1.WatchResponse0\x01B%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
+	"\x05Watch\x12\x19.meridian.v1.WatchRequest\x1a\x1a.meridian.v1.WatchResponse0\x01\x12F\n" +
+	"\aHistory\x12\x1b.meridian.v1.HistoryRequest\x1a\x1c.meridian.v1.HistoryResponse0\x01\x12G\n" +
+	"\bRollback\x12\x1c.meridian.v1.RollbackRequest\x1a\x1d.meridian.v1.RollbackResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
 
 var (
 	file_meridian_v1_admin_proto_rawDescOnce sync.Once
@@ -1599,7 +2114,7 @@ func file_meridian_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_meridian_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_meridian_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_meridian_v1_admin_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: meridian.v1.Outcome
 	(Finding_Severity)(0),         // 1: meridian.v1.Finding.Severity
@@ -1622,12 +2137,18 @@ var file_meridian_v1_admin_proto_goTypes = []any{
 	(*WatchRequest)(nil),          // 18: meridian.v1.WatchRequest
 	(*WatchResponse)(nil),         // 19: meridian.v1.WatchResponse
 	(*Change)(nil),                // 20: meridian.v1.Change
-	(*Resource)(nil),              // 21: meridian.v1.Resource
-	(Consistency)(0),              // 22: meridian.v1.Consistency
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*HistoryRequest)(nil),        // 21: meridian.v1.HistoryRequest
+	(*HistoryResponse)(nil),       // 22: meridian.v1.HistoryResponse
+	(*HistoryItem)(nil),           // 23: meridian.v1.HistoryItem
+	(*RollbackRequest)(nil),       // 24: meridian.v1.RollbackRequest
+	(*RollbackResponse)(nil),      // 25: meridian.v1.RollbackResponse
+	(*Resource)(nil),              // 26: meridian.v1.Resource
+	(Consistency)(0),              // 27: meridian.v1.Consistency
+	(*PointInTime)(nil),           // 28: meridian.v1.PointInTime
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
 }
 var file_meridian_v1_admin_proto_depIdxs = []int32{
-	21, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
+	26, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
 	3,  // 1: meridian.v1.ApplyRequest.if_versions:type_name -> meridian.v1.VersionCondition
 	8,  // 2: meridian.v1.VersionCondition.key:type_name -> meridian.v1.ResourceKey
 	6,  // 3: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
@@ -1641,31 +2162,46 @@ var file_meridian_v1_admin_proto_depIdxs = []int32{
 	12, // 11: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
 	13, // 12: meridian.v1.PendingZone.proxies:type_name -> meridian.v1.PendingProxy
 	8,  // 13: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
-	22, // 14: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
-	21, // 15: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
-	22, // 16: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
-	21, // 17: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
-	23, // 18: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
-	20, // 19: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
-	0,  // 20: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
-	21, // 21: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
-	2,  // 22: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
-	7,  // 23: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
-	10, // 24: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
-	14, // 25: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
-	16, // 26: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
-	18, // 27: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
-	4,  // 28: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
-	9,  // 29: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
-	11, // 30: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
-	15, // 31: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
-	17, // 32: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
-	19, // 33: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
-	28, // [28:34] is the sub-list for method output_type
-	22, // [22:28] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	27, // 14: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
+	28, // 15: meridian.v1.GetRequest.at:type_name -> meridian.v1.PointInTime
+	26, // 16: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
+	27, // 17: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
+	28, // 18: meridian.v1.ListRequest.at:type_name -> meridian.v1.PointInTime
+	26, // 19: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
+	29, // 20: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
+	20, // 21: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
+	0,  // 22: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
+	26, // 23: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
+	8,  // 24: meridian.v1.HistoryRequest.key:type_name -> meridian.v1.ResourceKey
+	23, // 25: meridian.v1.HistoryResponse.items:type_name -> meridian.v1.HistoryItem
+	26, // 26: meridian.v1.HistoryResponse.first:type_name -> meridian.v1.Resource
+	29, // 27: meridian.v1.HistoryItem.time:type_name -> google.protobuf.Timestamp
+	0,  // 28: meridian.v1.HistoryItem.outcome:type_name -> meridian.v1.Outcome
+	26, // 29: meridian.v1.HistoryItem.resource:type_name -> meridian.v1.Resource
+	28, // 30: meridian.v1.RollbackRequest.to:type_name -> meridian.v1.PointInTime
+	6,  // 31: meridian.v1.RollbackResponse.results:type_name -> meridian.v1.Result
+	5,  // 32: meridian.v1.RollbackResponse.findings:type_name -> meridian.v1.Finding
+	2,  // 33: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
+	7,  // 34: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
+	10, // 35: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
+	14, // 36: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
+	16, // 37: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
+	18, // 38: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
+	21, // 39: meridian.v1.AdminService.History:input_type -> meridian.v1.HistoryRequest
+	24, // 40: meridian.v1.AdminService.Rollback:input_type -> meridian.v1.RollbackRequest
+	4,  // 41: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
+	9,  // 42: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
+	11, // 43: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
+	15, // 44: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
+	17, // 45: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
+	19, // 46: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
+	22, // 47: meridian.v1.AdminService.History:output_type -> meridian.v1.HistoryResponse
+	25, // 48: meridian.v1.AdminService.Rollback:output_type -> meridian.v1.RollbackResponse
+	41, // [41:49] is the sub-list for method output_type
+	33, // [33:41] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_admin_proto_init() }
@@ -1681,7 +2217,7 @@ func file_meridian_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_admin_proto_rawDesc), len(file_meridian_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,8 @@ const (
 	AdminService_Get_FullMethodName          = "/meridian.v1.AdminService/Get"
 	AdminService_List_FullMethodName         = "/meridian.v1.AdminService/List"
 	AdminService_Watch_FullMethodName        = "/meridian.v1.AdminService/Watch"
+	AdminService_History_FullMethodName      = "/meridian.v1.AdminService/History"
+	AdminService_Rollback_FullMethodName     = "/meridian.v1.AdminService/Rollback"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -57,6 +59,13 @@ type AdminServiceClient interface {
 	// Watch streams changes in revision order until the client goes away.
 	// OUT_OF_RANGE when from_revision is no longer retained: list, then watch.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	// History streams the writes of one resource whose contents are kept, newest first.
+	History(ctx context.Context, in *HistoryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HistoryResponse], error)
+	// Rollback writes, as one batch, what makes the state that of an earlier point in
+	// time: OUT_OF_RANGE when that is no longer retained. It is decided and checked as the
+	// same Apply and Delete would be. Secrets, keys, records and revocations of tokens, and
+	// zones stay as they are, and access rules where their kinds are not named.
+	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
 }
 
 type adminServiceClient struct {
@@ -160,6 +169,35 @@ func (c *adminServiceClient) Watch(ctx context.Context, in *WatchRequest, opts .
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 
+func (c *adminServiceClient) History(ctx context.Context, in *HistoryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[HistoryResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[5], AdminService_History_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[HistoryRequest, HistoryResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_HistoryClient = grpc.ServerStreamingClient[HistoryResponse]
+
+func (c *adminServiceClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollbackResponse)
+	err := c.cc.Invoke(ctx, AdminService_Rollback_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -190,6 +228,13 @@ type AdminServiceServer interface {
 	// Watch streams changes in revision order until the client goes away.
 	// OUT_OF_RANGE when from_revision is no longer retained: list, then watch.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	// History streams the writes of one resource whose contents are kept, newest first.
+	History(*HistoryRequest, grpc.ServerStreamingServer[HistoryResponse]) error
+	// Rollback writes, as one batch, what makes the state that of an earlier point in
+	// time: OUT_OF_RANGE when that is no longer retained. It is decided and checked as the
+	// same Apply and Delete would be. Secrets, keys, records and revocations of tokens, and
+	// zones stay as they are, and access rules where their kinds are not named.
+	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -217,6 +262,12 @@ func (UnimplementedAdminServiceServer) List(*ListRequest, grpc.ServerStreamingSe
 }
 func (UnimplementedAdminServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedAdminServiceServer) History(*HistoryRequest, grpc.ServerStreamingServer[HistoryResponse]) error {
+	return status.Error(codes.Unimplemented, "method History not implemented")
+}
+func (UnimplementedAdminServiceServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -304,6 +355,35 @@ func _AdminService_Watch_Handler(srv interface{}, stream grpc.ServerStream) erro
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
 
+func _AdminService_History_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(HistoryRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).History(m, &grpc.GenericServerStream[HistoryRequest, HistoryResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_HistoryServer = grpc.ServerStreamingServer[HistoryResponse]
+
+func _AdminService_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Rollback(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Rollback_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Rollback(ctx, req.(*RollbackRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -314,6 +394,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Get",
 			Handler:    _AdminService_Get_Handler,
+		},
+		{
+			MethodName: "Rollback",
+			Handler:    _AdminService_Rollback_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -340,6 +424,11 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _AdminService_Watch_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "History",
+			Handler:       _AdminService_History_Handler,
 			ServerStreams: true,
 		},
 	},

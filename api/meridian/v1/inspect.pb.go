@@ -39,7 +39,10 @@ type InspectRequest struct {
 	//	*InspectRequest_Gateway
 	//	*InspectRequest_Proxies
 	//	*InspectRequest_Proxy
-	Question      isInspectRequest_Question `protobuf_oneof:"question"`
+	Question isInspectRequest_Question `protobuf_oneof:"question"`
+	// By the policies of that time, for the dataplanes of now; absent: as of now. Not for
+	// proxies.
+	At            *PointInTime `protobuf:"bytes,13,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -181,6 +184,13 @@ func (x *InspectRequest) GetProxy() *ProxyQuestion {
 		if x, ok := x.Question.(*InspectRequest_Proxy); ok {
 			return x.Proxy
 		}
+	}
+	return nil
+}
+
+func (x *InspectRequest) GetAt() *PointInTime {
+	if x != nil {
+		return x.At
 	}
 	return nil
 }
@@ -1027,7 +1037,9 @@ type InspectResponse struct {
 	Ends *ConnectionEnds `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
 	// The names in the document that have a Kubernetes namespace, stored as NAME.NAMESPACE,
 	// with the form NAMESPACE/NAME that people are shown.
-	ShownNames    map[string]string `protobuf:"bytes,6,rep,name=shown_names,json=shownNames,proto3" json:"shown_names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	ShownNames map[string]string `protobuf:"bytes,6,rep,name=shown_names,json=shownNames,proto3" json:"shown_names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in GetResponse.
+	AtRevision    uint64 `protobuf:"varint,7,opt,name=at_revision,json=atRevision,proto3" json:"at_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1102,6 +1114,13 @@ func (x *InspectResponse) GetShownNames() map[string]string {
 		return x.ShownNames
 	}
 	return nil
+}
+
+func (x *InspectResponse) GetAtRevision() uint64 {
+	if x != nil {
+		return x.AtRevision
+	}
+	return 0
 }
 
 // DataplaneConnection is how a dataplane's proxy stands to its zone.
@@ -1276,7 +1295,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\"\x8e\x05\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x1ameridian/v1/resource.proto\"\xb8\x05\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -1296,7 +1315,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\agateway\x18\n" +
 	" \x01(\v2\x1c.meridian.v1.GatewayQuestionH\x00R\agateway\x128\n" +
 	"\aproxies\x18\v \x01(\v2\x1c.meridian.v1.ProxiesQuestionH\x00R\aproxies\x122\n" +
-	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxyB\n" +
+	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxy\x12(\n" +
+	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02atB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -1355,7 +1375,7 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\rProxyQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x18\n" +
-	"\adialect\x18\x03 \x01(\tR\adialect\"\xd1\x02\n" +
+	"\adialect\x18\x03 \x01(\tR\adialect\"\xf2\x02\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
@@ -1365,7 +1385,9 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x05notes\x18\x04 \x03(\tR\x05notes\x12/\n" +
 	"\x04ends\x18\x05 \x01(\v2\x1b.meridian.v1.ConnectionEndsR\x04ends\x12M\n" +
 	"\vshown_names\x18\x06 \x03(\v2,.meridian.v1.InspectResponse.ShownNamesEntryR\n" +
-	"shownNames\x1a=\n" +
+	"shownNames\x12\x1f\n" +
+	"\vat_revision\x18\a \x01(\x04R\n" +
+	"atRevision\x1a=\n" +
 	"\x0fShownNamesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x01\n" +
@@ -1423,6 +1445,7 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	nil,                         // 19: meridian.v1.ConnectionInbound.TagsEntry
 	nil,                         // 20: meridian.v1.WhyQuestion.FromTagsEntry
 	nil,                         // 21: meridian.v1.InspectResponse.ShownNamesEntry
+	(*PointInTime)(nil),         // 22: meridian.v1.PointInTime
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -1435,24 +1458,25 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	9,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
 	12, // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
 	13, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
-	17, // 10: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	3,  // 11: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
-	4,  // 12: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
-	5,  // 13: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	18, // 14: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	19, // 15: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	20, // 16: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	15, // 17: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	3,  // 18: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	21, // 19: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	16, // 20: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
-	0,  // 21: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	14, // 22: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	22, // 10: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
+	17, // 11: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 12: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 13: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 14: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	18, // 15: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	19, // 16: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	20, // 17: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	15, // 18: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 19: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	21, // 20: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	16, // 21: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	0,  // 22: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	14, // 23: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	23, // [23:24] is the sub-list for method output_type
+	22, // [22:23] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1460,6 +1484,7 @@ func file_meridian_v1_inspect_proto_init() {
 	if File_meridian_v1_inspect_proto != nil {
 		return
 	}
+	file_meridian_v1_resource_proto_init()
 	file_meridian_v1_inspect_proto_msgTypes[0].OneofWrappers = []any{
 		(*InspectRequest_Dataplane)(nil),
 		(*InspectRequest_Connection)(nil),

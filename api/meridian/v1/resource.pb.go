@@ -13,6 +13,7 @@ package meridianv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -79,6 +80,91 @@ func (Consistency) EnumDescriptor() ([]byte, []int) {
 	return file_meridian_v1_resource_proto_rawDescGZIP(), []int{0}
 }
 
+// PointInTime is a state of the past.
+type PointInTime struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Point:
+	//
+	//	*PointInTime_Revision
+	//	*PointInTime_Ago
+	Point         isPointInTime_Point `protobuf_oneof:"point"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PointInTime) Reset() {
+	*x = PointInTime{}
+	mi := &file_meridian_v1_resource_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PointInTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PointInTime) ProtoMessage() {}
+
+func (x *PointInTime) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_resource_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PointInTime.ProtoReflect.Descriptor instead.
+func (*PointInTime) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_resource_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *PointInTime) GetPoint() isPointInTime_Point {
+	if x != nil {
+		return x.Point
+	}
+	return nil
+}
+
+func (x *PointInTime) GetRevision() uint64 {
+	if x != nil {
+		if x, ok := x.Point.(*PointInTime_Revision); ok {
+			return x.Revision
+		}
+	}
+	return 0
+}
+
+func (x *PointInTime) GetAgo() *durationpb.Duration {
+	if x != nil {
+		if x, ok := x.Point.(*PointInTime_Ago); ok {
+			return x.Ago
+		}
+	}
+	return nil
+}
+
+type isPointInTime_Point interface {
+	isPointInTime_Point()
+}
+
+type PointInTime_Revision struct {
+	// The state at this revision.
+	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3,oneof"`
+}
+
+type PointInTime_Ago struct {
+	// The newest state that was written so long ago or longer, by the server's clock.
+	Ago *durationpb.Duration `protobuf:"bytes,2,opt,name=ago,proto3,oneof"`
+}
+
+func (*PointInTime_Revision) isPointInTime_Point() {}
+
+func (*PointInTime_Ago) isPointInTime_Point() {}
+
 // Resource is one stored object: its identity, its envelope and its spec.
 type Resource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -104,7 +190,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_meridian_v1_resource_proto_msgTypes[0]
+	mi := &file_meridian_v1_resource_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -116,7 +202,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_resource_proto_msgTypes[0]
+	mi := &file_meridian_v1_resource_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -129,7 +215,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_resource_proto_rawDescGZIP(), []int{0}
+	return file_meridian_v1_resource_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Resource) GetKind() string {
@@ -199,7 +285,11 @@ var File_meridian_v1_resource_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_resource_proto_rawDesc = "" +
 	"\n" +
-	"\x1ameridian/v1/resource.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x03\n" +
+	"\x1ameridian/v1/resource.proto\x12\vmeridian.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"c\n" +
+	"\vPointInTime\x12\x1c\n" +
+	"\brevision\x18\x01 \x01(\x04H\x00R\brevision\x12-\n" +
+	"\x03ago\x18\x02 \x01(\v2\x19.google.protobuf.DurationH\x00R\x03agoB\a\n" +
+	"\x05point\"\x90\x03\n" +
 	"\bResource\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -231,22 +321,25 @@ func file_meridian_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_meridian_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_meridian_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_meridian_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_meridian_v1_resource_proto_goTypes = []any{
 	(Consistency)(0),              // 0: meridian.v1.Consistency
-	(*Resource)(nil),              // 1: meridian.v1.Resource
-	nil,                           // 2: meridian.v1.Resource.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*PointInTime)(nil),           // 1: meridian.v1.PointInTime
+	(*Resource)(nil),              // 2: meridian.v1.Resource
+	nil,                           // 3: meridian.v1.Resource.LabelsEntry
+	(*durationpb.Duration)(nil),   // 4: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 }
 var file_meridian_v1_resource_proto_depIdxs = []int32{
-	2, // 0: meridian.v1.Resource.labels:type_name -> meridian.v1.Resource.LabelsEntry
-	3, // 1: meridian.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
-	3, // 2: meridian.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 0: meridian.v1.PointInTime.ago:type_name -> google.protobuf.Duration
+	3, // 1: meridian.v1.Resource.labels:type_name -> meridian.v1.Resource.LabelsEntry
+	5, // 2: meridian.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
+	5, // 3: meridian.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_resource_proto_init() }
@@ -254,13 +347,17 @@ func file_meridian_v1_resource_proto_init() {
 	if File_meridian_v1_resource_proto != nil {
 		return
 	}
+	file_meridian_v1_resource_proto_msgTypes[0].OneofWrappers = []any{
+		(*PointInTime_Revision)(nil),
+		(*PointInTime_Ago)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_resource_proto_rawDesc), len(file_meridian_v1_resource_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -12,6 +12,7 @@ import (
 	"meridian/internal/authz"
 	"meridian/internal/commit"
 	"meridian/internal/doctree"
+	"meridian/internal/past"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -25,9 +26,10 @@ const MaxBatchBytes = 16 << 20
 
 // Source is one store that the service reads: all resources of some kinds.
 type Source interface {
+	past.Source
 	View() *store.View
-	Revision() resource.Revision
-	Wait(ctx context.Context, rev resource.Revision) error
+	// OldestState is the oldest revision whose contents are kept.
+	OldestState() resource.Revision
 	Follow(v *store.View) *store.Feed
 	FollowFrom(after resource.Revision) *store.Feed
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/resource"
@@ -59,9 +60,12 @@ func readPageToken(text string) (*pageToken, error) {
 
 // readPage returns what a list reads, and where that stands: as fresh as asked for,
 // or what the page before was read from.
-func (s *Service) readPage(ctx context.Context, c meridianv1.Consistency, from *pageToken) (store.Reader, store.Position, error) {
+func (s *Service) readPage(ctx context.Context, kinds []*resource.Descriptor, req *meridianv1.ListRequest, from *pageToken) (store.Reader, store.Position, error) {
+	if req.GetAt() != nil {
+		return s.readPast(ctx, kinds, req, from)
+	}
 	if from == nil {
-		if err := s.fresh(ctx, c); err != nil {
+		if err := s.fresh(ctx, req.GetConsistency()); err != nil {
 			return nil, store.Position{}, err
 		}
 		return store.ReadAt(s.cfg.Stores(), nil)
@@ -89,6 +93,8 @@ type page struct {
 	size      int
 	// more: there is a resource that does not fit.
 	more bool
+	// past: the list is of an earlier state.
+	past bool
 }
 
 func newPage(limit uint32) *page {
@@ -111,14 +117,18 @@ func (p *page) add(r *resource.Resource) bool {
 
 // send sends a page in messages of a bounded size.
 func (p *page) send(at store.Position, send func(*meridianv1.ListResponse) error) error {
-	revision := uint64(at.Revisions[0])
-	part, size := &meridianv1.ListResponse{Revision: revision}, 0
+	revision, atRevision := uint64(at.Revisions[0]), uint64(0)
+	if p.past {
+		revision = uint64(slices.Max(at.Revisions)) // of the only store, where a revision was asked for
+		atRevision = revision
+	}
+	part, size := &meridianv1.ListResponse{Revision: revision, AtRevision: atRevision}, 0
 	for i, r := range p.resources {
 		if size > 0 && size+r.Size() > listPart {
 			if err := send(part); err != nil {
 				return err
 			}
-			part, size = &meridianv1.ListResponse{Revision: revision}, 0
+			part, size = &meridianv1.ListResponse{Revision: revision, AtRevision: atRevision}, 0
 		}
 		part.Resources = append(part.Resources, Encode(r))
 		size += r.Size()
