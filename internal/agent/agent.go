@@ -98,6 +98,8 @@ type agent struct {
 	identified func()
 	// plaintext is what its Envoy takes without TLS.
 	plaintext plaintext
+	// trials are what permissions that are only tried would decide otherwise.
+	trials *Trials
 
 	mu      sync.Mutex
 	streams int
@@ -109,7 +111,7 @@ type agent struct {
 // over, and ends the registration. It returns nil then. A *UsageError means that it
 // could not have started; an error of the zone, that the zone refuses it.
 func Run(ctx context.Context, cfg Config) error {
-	a := &agent{cfg: cfg, draining: make(chan struct{}), identified: func() {}}
+	a := &agent{cfg: cfg, draining: make(chan struct{}), identified: func() {}, trials: NewTrials(cfg.Log)}
 	if _, err := a.token(); err != nil {
 		return &UsageError{err}
 	}
@@ -142,7 +144,7 @@ func Run(ctx context.Context, cfg Config) error {
 	logs := NewLogs(cfg.Log)
 	defer logs.Close()
 	server := grpc.NewServer(
-		grpc.UnknownServiceHandler((&relay{zone: &a.zone, opened: a.opened, closed: a.closed, logs: logs}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
+		grpc.UnknownServiceHandler((&relay{zone: &a.zone, opened: a.opened, closed: a.closed, logs: logs, trials: a.trials}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
 		grpc.MaxRecvMsgSize(maxRelayed), grpc.MaxSendMsgSize(maxRelayed), grpc.MaxConcurrentStreams(maxRelayedStreams),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
@@ -359,6 +361,8 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	}
 	answers <- first
 	sending := make(chan struct{}) // closed when it has ended
+	var told uint64
+	takesTrials := make(chan struct{}) // closed once the zone has said so
 	send := func(m *meridianv1.ConnectRequest) {
 		select {
 		case answers <- m:
@@ -369,6 +373,8 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 		defer close(sending)
 		token := time.NewTicker(lookAtToken)
 		defer token.Stop()
+		trials := time.NewTicker(tellTrials)
+		defer trials.Stop()
 		next := &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: hello}}
 		for {
 			if next != nil && (stream.Send(next) != nil || next.GetLeave() != nil) {
@@ -401,6 +407,17 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 					return
 				}
 				next = a.plaintext.next()
+			case <-trials.C:
+				next = nil
+				select {
+				case <-takesTrials:
+				default:
+					continue
+				}
+				var trial *meridianv1.DataplaneTrial
+				if trial, told = a.trials.Told(told); trial != nil {
+					next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Trial{Trial: trial}}
+				}
 			case <-ctx.Done():
 				next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Leave{Leave: &meridianv1.DataplaneLeave{}}}
 			case <-streaming.Done():
@@ -410,8 +427,12 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	}()
 	received, failed := make(chan *meridianv1.ConnectResponse), make(chan error, 1)
 	go func() {
+		trials := sync.OnceFunc(func() { close(takesTrials) })
 		for {
 			m, err := stream.Recv()
+			if m.GetTakesTrials() {
+				trials()
+			}
 			if err != nil {
 				failed <- err
 				return

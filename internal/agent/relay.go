@@ -71,6 +71,8 @@ type relay struct {
 	opened, closed func()
 	// logs takes the log entries of an Envoy.
 	logs *Logs
+	// trials counts those of calls about which something else would be decided.
+	trials *Trials
 }
 
 // takeLogs takes the log entries of one call.
@@ -84,6 +86,7 @@ func (r *relay) takeLogs(client grpc.ServerStream) error {
 		return status.Error(codes.InvalidArgument, "these are no log entries")
 	}
 	r.logs.Take(entries)
+	r.trials.Take(entries)
 	return client.SendMsg(&message{})
 }
 

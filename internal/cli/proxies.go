@@ -22,12 +22,14 @@ import (
 )
 
 func newProxyCommand(a *app) *cobra.Command {
-	group := newGroup("proxy", "Connect applications to a zone over xDS", newProxyRunCommand(a), newProxyStatusCommand(a))
+	group := newGroup("proxy", "Connect applications to a zone over xDS", newProxyRunCommand(a), newProxyStatusCommand(a), newProxyShadowCommand(a))
 	group.Long = `Connect an application that speaks xDS, such as one with gRPC's xDS support, to its
-zone, and show what the proxies of a zone have accepted.`
+zone, and show what the proxies of a zone have accepted, and what permissions that
+are only tried would do.`
 	group.Example = `  meridian proxy run -f dataplane.yaml --token-file dp.token \
     --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json
-  meridian proxy status`
+  meridian proxy status
+  meridian proxy shadow --service backend`
 	return group
 }
 
@@ -199,6 +201,63 @@ version. All meshes are shown unless -m names one.`,
 		}
 		if len(list.Items) == 0 && len(list.Incomplete) == 0 {
 			a.Message("No proxy follows a zone over xDS.")
+			return nil
+		}
+		return a.printAnswer(output.Value, q, response.GetJson(), response.GetShownNames())
+	}
+	return cmd
+}
+
+func newProxyShadowCommand(a *app) *cobra.Command {
+	var (
+		zone, service string
+		allMeshes     bool
+	)
+	cmd := &cobra.Command{
+		Use:   "shadow [NAME]",
+		Short: "Show what permissions that are only tried would do",
+		Long: `Show how many calls would have been denied, or allowed, that are not, if permissions
+with the label meridian.io/enforcement: shadow were in effect: by the service that
+calls, the service that is called, and the policy on whose word. Envoys of meshes
+with mutual TLS count that; gRPC servers do not. Counts begin anew when what is
+tried on an inbound changes, and when its proxy starts. With NAME, those of one
+dataplane; with --service, those of the inbounds of a service. All meshes are shown
+unless -m names one; -o wide has a row for each dataplane and port.`,
+		Example: `  meridian proxy shadow
+  meridian proxy shadow --service backend -o wide`,
+		Args: between(0, "NAME"),
+	}
+	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global")
+	cmd.Flags().StringVar(&service, "service", "", "only calls of this service's inbounds")
+	mesh := bindMesh(cmd)
+	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m and NAME)")
+	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := errors.Join(mesh.check(), checkZone(zone)); err != nil {
+			return err
+		}
+		q, asked := question.Trials{Service: service}, ""
+		if len(args) == 1 {
+			if allMeshes {
+				return exit.Usagef("-A shows every mesh, and NAME is of one: give one of them")
+			}
+			q.Name, asked = args[0], mesh.name
+		} else if mesh.explicit() && !allMeshes {
+			asked = mesh.name
+		}
+		response, err := a.ask(cmd.Context(), question.Request(q, asked, zone))
+		if err != nil {
+			return err
+		}
+		if output.Value.Structured() {
+			return a.WriteDocument(output.Value, response.GetJson())
+		}
+		var list answer.TrialsAnswer
+		if err := answer.Unmarshal(response.GetJson(), &list); err != nil {
+			return err
+		}
+		if len(list.Items) == 0 && len(list.Incomplete) == 0 {
+			a.Message("No proxy has counted a call about which a permission that is tried would decide otherwise.")
 			return nil
 		}
 		return a.printAnswer(output.Value, q, response.GetJson(), response.GetShownNames())

@@ -95,6 +95,8 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 		return merge(found, answer.MergeDataplanes, known.absentWith(failed))
 	case *meridianv1.InspectRequest_Proxies:
 		return merge(found, answer.MergeProxies, known.absentWith(failed))
+	case *meridianv1.InspectRequest_Trials:
+		return merge(found, answer.MergeTrials, known.absentWith(failed))
 	case *meridianv1.InspectRequest_Conditions:
 		return merge(found, answer.MergeConditions, known.absentWith(failed))
 	}

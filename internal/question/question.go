@@ -71,6 +71,9 @@ type At struct {
 	// Proxies lists the proxies of a mesh, or of all, that follow the zone over xDS, or
 	// one of them by name; nil where the question is not taken.
 	Proxies func(m *policy.Matcher, mesh resource.MeshName, q Proxies, asOf resource.Revision) (any, error)
+	// Trials lists what the proxies of a mesh, or of all, have counted of permissions that
+	// are only tried; nil where the question is not taken.
+	Trials func(m *policy.Matcher, mesh resource.MeshName, q Trials) (any, error)
 }
 
 func (at At) held(key resource.Key) []policy.Condition {
@@ -127,6 +130,8 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Dataplanes{}, nil
 	case *meridianv1.InspectRequest_Proxies:
 		return Proxies{q.Proxies.GetName(), resource.Revision(q.Proxies.GetBehind())}, nil
+	case *meridianv1.InspectRequest_Trials:
+		return Trials{q.Trials.GetName(), q.Trials.GetService()}, nil
 	case *meridianv1.InspectRequest_Proxy:
 		return Proxy{q.Proxy.GetName(), q.Proxy.GetType(), xds.Dialect(q.Proxy.GetDialect())}, nil
 	default:
@@ -244,6 +249,8 @@ func HideZones(q Question, document []byte, may answer.May) ([]byte, error) {
 		return hideZones[answer.DataplanesAnswer](document, may)
 	case Proxies:
 		return hideZones[answer.ProxiesAnswer](document, may)
+	case Trials:
+		return hideZones[answer.TrialsAnswer](document, may)
 	case Conditions:
 		return hideZones[answer.ConditionsAnswer](document, may)
 	case Policy:

@@ -142,6 +142,22 @@ const (
 	LogOmitsEmpty = "meridian.io/log-omits-empty"
 )
 
+// What an Envoy's agent is sent of calls about which permissions that are tried would decide
+// otherwise than those in effect. An attribute of the resource is the inbound's port, in
+// decimal. Members of the body are the name in the caller's certificate, what became of the
+// call (see DeniedDetails), the stamp of what is tried, and, for each list of permissions
+// from 0 on, the number appended, what it would decide and on whose word.
+const (
+	TrialPort    = "meridian.io/trial-port"
+	TrialCaller  = "caller"
+	TrialDetails = "details"
+	TrialStamp   = "stamp"
+	TrialResult  = "result"
+	TrialPolicy  = "policy"
+	// TrialAllowed is the result of a list that would allow.
+	TrialAllowed = "allowed"
+)
+
 // DeniedDetails begins what Envoy says of a request or connection that a permission
 // denied; the name of the permission follows, and a closing bracket.
 const DeniedDetails = "rbac_access_denied_matched_policy["

@@ -93,7 +93,7 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 		}
 		answered, err = question.Answer(asked, s.matching, question.At{
 			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, Enforced: enforced, Unenforced: unenforced, EnforcedOf: enforcedOf,
-			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList,
+			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList, Trials: s.trialList,
 		})
 		return err
 	})

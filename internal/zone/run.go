@@ -386,6 +386,7 @@ func (z *zone) registerMetrics() {
 	z.Metrics.MustRegister(newMeshAuthorities(z.identities.Status), newMeshPlaintext(z.dataplanes.Plaintext))
 	z.Gauge("meridian_revoked_identities", "Revoked tokens of dataplanes whose certificates are denied.", func() float64 { return float64(revoked(z.world).denied) })
 	z.Gauge("meridian_revoked_identities_left", "Revoked tokens of dataplanes beyond those, whose certificates are accepted until they end.", func() float64 { return float64(revoked(z.world).left) })
+	z.Metrics.MustRegister(trialMetrics{z.dataplanes.Trials})
 	z.Counter("meridian_xds_rejected_total", "Responses over xDS that proxies rejected.", func() float64 { return float64(z.discovery.Rejected()) })
 	z.Gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.Store.View().Len()) })
 	z.Counter("meridian_matcher_computed_total", "How often the rules of one kind on one attachment were computed.", func() float64 { return float64(z.Matching.Computed()) })

@@ -106,7 +106,7 @@ func newZone(t *testing.T) *zone {
 	program(t)
 	z := &zone{t: t, store: store.New(store.DefaultOptions()), touched: map[resource.Key]resource.Revision{}, sent: map[string]int{}}
 	w := world.New("east")
-	z.feed = feed.New(livematch.New(policy.NewMatcher(engines.All()...).Following(w), z.store), w)
+	z.feed = feed.New(livematch.New(policy.NewMatcher(engines.All()...).Following(w).Following(engines.Trial()), z.store), w)
 	z.serve("127.0.0.1:0")
 	z.agent = local(t)
 	t.Cleanup(func() { _ = z.agent.Close() }) // its server may have closed it

@@ -33,6 +33,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_CertificateRequest
 	//	*ConnectRequest_IdentityAck
 	//	*ConnectRequest_Plaintext
+	//	*ConnectRequest_Trial
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -138,6 +139,15 @@ func (x *ConnectRequest) GetPlaintext() *DataplanePlaintext {
 	return nil
 }
 
+func (x *ConnectRequest) GetTrial() *DataplaneTrial {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_Trial); ok {
+			return x.Trial
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Message interface {
 	isConnectRequest_Message()
 }
@@ -174,6 +184,11 @@ type ConnectRequest_Plaintext struct {
 	Plaintext *DataplanePlaintext `protobuf:"bytes,7,opt,name=plaintext,proto3,oneof"`
 }
 
+type ConnectRequest_Trial struct {
+	// Only to a zone that takes it, at most ten in ten seconds.
+	Trial *DataplaneTrial `protobuf:"bytes,9,opt,name=trial,proto3,oneof"`
+}
+
 func (*ConnectRequest_Hello) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Ack) isConnectRequest_Message() {}
@@ -187,6 +202,8 @@ func (*ConnectRequest_CertificateRequest) isConnectRequest_Message() {}
 func (*ConnectRequest_IdentityAck) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Plaintext) isConnectRequest_Message() {}
+
+func (*ConnectRequest_Trial) isConnectRequest_Message() {}
 
 type DataplaneHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -659,7 +676,9 @@ type ConnectResponse struct {
 	Set     []*EffectiveEntry  `protobuf:"bytes,4,rep,name=set,proto3" json:"set,omitempty"`
 	Removed []*EffectiveTarget `protobuf:"bytes,5,rep,name=removed,proto3" json:"removed,omitempty"`
 	// Where it is set, the message is this and nothing else: no configuration.
-	Identity      *DataplaneIdentity `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity *DataplaneIdentity `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
+	// In the first configuration: the zone takes DataplaneTrial.
+	TakesTrials   bool `protobuf:"varint,9,opt,name=takes_trials,json=takesTrials,proto3" json:"takes_trials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -736,6 +755,176 @@ func (x *ConnectResponse) GetIdentity() *DataplaneIdentity {
 	return nil
 }
 
+func (x *ConnectResponse) GetTakesTrials() bool {
+	if x != nil {
+		return x.TakesTrials
+	}
+	return false
+}
+
+// DataplaneTrial is what permissions that are only tried would have decided otherwise than
+// those in effect, as the proxy's Envoy has counted it. It takes the place of the last one.
+type DataplaneTrial struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 256.
+	Counts        []*DataplaneTrialCount `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneTrial) Reset() {
+	*x = DataplaneTrial{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneTrial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneTrial) ProtoMessage() {}
+
+func (x *DataplaneTrial) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneTrial.ProtoReflect.Descriptor instead.
+func (*DataplaneTrial) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DataplaneTrial) GetCounts() []*DataplaneTrialCount {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// DataplaneTrialCount is calls, or connections without HTTP, of which the same is so.
+type DataplaneTrialCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The inbound's.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// Tells what is tried on the inbound apart from what was tried before.
+	Stamp string `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	// The caller's services, in order, with commas. Empty with others.
+	Caller string `protobuf:"bytes,3,opt,name=caller,proto3" json:"caller,omitempty"`
+	// They would be denied, and are allowed; otherwise they are denied, and would be allowed.
+	Denied bool `protobuf:"varint,4,opt,name=denied,proto3" json:"denied,omitempty"`
+	// On whose word they would be, as a denial names it: a kind and names, or a word.
+	By    string `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	Calls uint64 `protobuf:"varint,6,opt,name=calls,proto3" json:"calls,omitempty"`
+	// Milliseconds since 1970: when the first was counted, and the last.
+	First int64 `protobuf:"varint,7,opt,name=first,proto3" json:"first,omitempty"`
+	Last  int64 `protobuf:"varint,8,opt,name=last,proto3" json:"last,omitempty"`
+	// The callers are those for which there was no place left.
+	Others        bool `protobuf:"varint,9,opt,name=others,proto3" json:"others,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneTrialCount) Reset() {
+	*x = DataplaneTrialCount{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneTrialCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneTrialCount) ProtoMessage() {}
+
+func (x *DataplaneTrialCount) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneTrialCount.ProtoReflect.Descriptor instead.
+func (*DataplaneTrialCount) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DataplaneTrialCount) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *DataplaneTrialCount) GetStamp() string {
+	if x != nil {
+		return x.Stamp
+	}
+	return ""
+}
+
+func (x *DataplaneTrialCount) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
+}
+
+func (x *DataplaneTrialCount) GetDenied() bool {
+	if x != nil {
+		return x.Denied
+	}
+	return false
+}
+
+func (x *DataplaneTrialCount) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *DataplaneTrialCount) GetCalls() uint64 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *DataplaneTrialCount) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *DataplaneTrialCount) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *DataplaneTrialCount) GetOthers() bool {
+	if x != nil {
+		return x.Others
+	}
+	return false
+}
+
 // EffectiveTarget is one kind of policy on one attachment of the dataplane.
 type EffectiveTarget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -754,7 +943,7 @@ type EffectiveTarget struct {
 
 func (x *EffectiveTarget) Reset() {
 	*x = EffectiveTarget{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +955,7 @@ func (x *EffectiveTarget) String() string {
 func (*EffectiveTarget) ProtoMessage() {}
 
 func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +968,7 @@ func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTarget.ProtoReflect.Descriptor instead.
 func (*EffectiveTarget) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EffectiveTarget) GetType() string {
@@ -842,7 +1031,7 @@ type EffectiveEntry struct {
 
 func (x *EffectiveEntry) Reset() {
 	*x = EffectiveEntry{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +1043,7 @@ func (x *EffectiveEntry) String() string {
 func (*EffectiveEntry) ProtoMessage() {}
 
 func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +1056,7 @@ func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveEntry.ProtoReflect.Descriptor instead.
 func (*EffectiveEntry) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EffectiveEntry) GetTarget() *EffectiveTarget {
@@ -921,7 +1110,7 @@ type EffectiveCallerRule struct {
 
 func (x *EffectiveCallerRule) Reset() {
 	*x = EffectiveCallerRule{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1122,7 @@ func (x *EffectiveCallerRule) String() string {
 func (*EffectiveCallerRule) ProtoMessage() {}
 
 func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1135,7 @@ func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveCallerRule.ProtoReflect.Descriptor instead.
 func (*EffectiveCallerRule) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EffectiveCallerRule) GetMatch() map[string]string {
@@ -981,7 +1170,7 @@ var File_meridian_v1_dataplane_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\x1a\x1egoogle/protobuf/duration.proto\"\xcf\x03\n" +
+	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\x1a\x1egoogle/protobuf/duration.proto\"\x84\x04\n" +
 	"\x0eConnectRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1b.meridian.v1.DataplaneHelloH\x00R\x05hello\x12-\n" +
 	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ack\x123\n" +
@@ -989,7 +1178,8 @@ const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\x05drain\x18\x04 \x01(\v2\x1b.meridian.v1.DataplaneDrainH\x00R\x05drain\x12[\n" +
 	"\x13certificate_request\x18\x05 \x01(\v2(.meridian.v1.DataplaneCertificateRequestH\x00R\x12certificateRequest\x12F\n" +
 	"\fidentity_ack\x18\x06 \x01(\v2!.meridian.v1.DataplaneIdentityAckH\x00R\videntityAck\x12?\n" +
-	"\tplaintext\x18\a \x01(\v2\x1f.meridian.v1.DataplanePlaintextH\x00R\tplaintextB\t\n" +
+	"\tplaintext\x18\a \x01(\v2\x1f.meridian.v1.DataplanePlaintextH\x00R\tplaintext\x123\n" +
+	"\x05trial\x18\t \x01(\v2\x1b.meridian.v1.DataplaneTrialH\x00R\x05trialB\t\n" +
 	"\amessage\"\x95\x01\n" +
 	"\x0eDataplaneHello\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
@@ -1015,14 +1205,27 @@ const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\tplaintext\x18\x05 \x01(\bR\tplaintext\"@\n" +
 	"\fDataplaneAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\x80\x02\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\xa3\x02\n" +
 	"\x0fConnectResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04full\x18\x03 \x01(\bR\x04full\x12-\n" +
 	"\x03set\x18\x04 \x03(\v2\x1b.meridian.v1.EffectiveEntryR\x03set\x126\n" +
 	"\aremoved\x18\x05 \x03(\v2\x1c.meridian.v1.EffectiveTargetR\aremoved\x12:\n" +
-	"\bidentity\x18\x06 \x01(\v2\x1e.meridian.v1.DataplaneIdentityR\bidentity\"\xf2\x01\n" +
+	"\bidentity\x18\x06 \x01(\v2\x1e.meridian.v1.DataplaneIdentityR\bidentity\x12!\n" +
+	"\ftakes_trials\x18\t \x01(\bR\vtakesTrials\"J\n" +
+	"\x0eDataplaneTrial\x128\n" +
+	"\x06counts\x18\x01 \x03(\v2 .meridian.v1.DataplaneTrialCountR\x06counts\"\xd7\x01\n" +
+	"\x13DataplaneTrialCount\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x14\n" +
+	"\x05stamp\x18\x02 \x01(\tR\x05stamp\x12\x16\n" +
+	"\x06caller\x18\x03 \x01(\tR\x06caller\x12\x16\n" +
+	"\x06denied\x18\x04 \x01(\bR\x06denied\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\x14\n" +
+	"\x05calls\x18\x06 \x01(\x04R\x05calls\x12\x14\n" +
+	"\x05first\x18\a \x01(\x03R\x05first\x12\x12\n" +
+	"\x04last\x18\b \x01(\x03R\x04last\x12\x16\n" +
+	"\x06others\x18\t \x01(\bR\x06others\"\xf2\x01\n" +
 	"\x0fEffectiveTarget\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
@@ -1065,7 +1268,7 @@ func file_meridian_v1_dataplane_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_dataplane_proto_rawDescData
 }
 
-var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*ConnectRequest)(nil),              // 0: meridian.v1.ConnectRequest
 	(*DataplaneHello)(nil),              // 1: meridian.v1.DataplaneHello
@@ -1077,12 +1280,14 @@ var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*DataplaneIdentity)(nil),           // 7: meridian.v1.DataplaneIdentity
 	(*DataplaneAck)(nil),                // 8: meridian.v1.DataplaneAck
 	(*ConnectResponse)(nil),             // 9: meridian.v1.ConnectResponse
-	(*EffectiveTarget)(nil),             // 10: meridian.v1.EffectiveTarget
-	(*EffectiveEntry)(nil),              // 11: meridian.v1.EffectiveEntry
-	(*EffectiveCallerRule)(nil),         // 12: meridian.v1.EffectiveCallerRule
-	nil,                                 // 13: meridian.v1.EffectiveTarget.TagsEntry
-	nil,                                 // 14: meridian.v1.EffectiveCallerRule.MatchEntry
-	(*durationpb.Duration)(nil),         // 15: google.protobuf.Duration
+	(*DataplaneTrial)(nil),              // 10: meridian.v1.DataplaneTrial
+	(*DataplaneTrialCount)(nil),         // 11: meridian.v1.DataplaneTrialCount
+	(*EffectiveTarget)(nil),             // 12: meridian.v1.EffectiveTarget
+	(*EffectiveEntry)(nil),              // 13: meridian.v1.EffectiveEntry
+	(*EffectiveCallerRule)(nil),         // 14: meridian.v1.EffectiveCallerRule
+	nil,                                 // 15: meridian.v1.EffectiveTarget.TagsEntry
+	nil,                                 // 16: meridian.v1.EffectiveCallerRule.MatchEntry
+	(*durationpb.Duration)(nil),         // 17: google.protobuf.Duration
 }
 var file_meridian_v1_dataplane_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.ConnectRequest.hello:type_name -> meridian.v1.DataplaneHello
@@ -1092,21 +1297,23 @@ var file_meridian_v1_dataplane_proto_depIdxs = []int32{
 	4,  // 4: meridian.v1.ConnectRequest.certificate_request:type_name -> meridian.v1.DataplaneCertificateRequest
 	5,  // 5: meridian.v1.ConnectRequest.identity_ack:type_name -> meridian.v1.DataplaneIdentityAck
 	6,  // 6: meridian.v1.ConnectRequest.plaintext:type_name -> meridian.v1.DataplanePlaintext
-	15, // 7: meridian.v1.DataplanePlaintext.quiet:type_name -> google.protobuf.Duration
-	11, // 8: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
-	10, // 9: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
-	7,  // 10: meridian.v1.ConnectResponse.identity:type_name -> meridian.v1.DataplaneIdentity
-	13, // 11: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
-	10, // 12: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
-	12, // 13: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
-	14, // 14: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
-	0,  // 15: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
-	9,  // 16: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
-	16, // [16:17] is the sub-list for method output_type
-	15, // [15:16] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	10, // 7: meridian.v1.ConnectRequest.trial:type_name -> meridian.v1.DataplaneTrial
+	17, // 8: meridian.v1.DataplanePlaintext.quiet:type_name -> google.protobuf.Duration
+	13, // 9: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
+	12, // 10: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
+	7,  // 11: meridian.v1.ConnectResponse.identity:type_name -> meridian.v1.DataplaneIdentity
+	11, // 12: meridian.v1.DataplaneTrial.counts:type_name -> meridian.v1.DataplaneTrialCount
+	15, // 13: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
+	12, // 14: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
+	14, // 15: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
+	16, // 16: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
+	0,  // 17: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
+	9,  // 18: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
+	18, // [18:19] is the sub-list for method output_type
+	17, // [17:18] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_dataplane_proto_init() }
@@ -1122,6 +1329,7 @@ func file_meridian_v1_dataplane_proto_init() {
 		(*ConnectRequest_CertificateRequest)(nil),
 		(*ConnectRequest_IdentityAck)(nil),
 		(*ConnectRequest_Plaintext)(nil),
+		(*ConnectRequest_Trial)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1129,7 +1337,7 @@ func file_meridian_v1_dataplane_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_dataplane_proto_rawDesc), len(file_meridian_v1_dataplane_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

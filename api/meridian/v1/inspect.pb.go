@@ -39,6 +39,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Gateway
 	//	*InspectRequest_Proxies
 	//	*InspectRequest_Proxy
+	//	*InspectRequest_Trials
 	Question isInspectRequest_Question `protobuf_oneof:"question"`
 	// By the policies of that time, for the dataplanes of now; absent: as of now. Not for
 	// proxies.
@@ -188,6 +189,15 @@ func (x *InspectRequest) GetProxy() *ProxyQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetTrials() *TrialsQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Trials); ok {
+			return x.Trials
+		}
+	}
+	return nil
+}
+
 func (x *InspectRequest) GetAt() *PointInTime {
 	if x != nil {
 		return x.At
@@ -239,6 +249,10 @@ type InspectRequest_Proxy struct {
 	Proxy *ProxyQuestion `protobuf:"bytes,12,opt,name=proxy,proto3,oneof"`
 }
 
+type InspectRequest_Trials struct {
+	Trials *TrialsQuestion `protobuf:"bytes,15,opt,name=trials,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -258,6 +272,8 @@ func (*InspectRequest_Gateway) isInspectRequest_Question() {}
 func (*InspectRequest_Proxies) isInspectRequest_Question() {}
 
 func (*InspectRequest_Proxy) isInspectRequest_Question() {}
+
+func (*InspectRequest_Trials) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -1020,6 +1036,61 @@ func (x *ProxyQuestion) GetDialect() string {
 	return ""
 }
 
+// What would permissions that are only tried have decided otherwise, as Envoys counted it?
+type TrialsQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only calls of this dataplane. Empty: all.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only calls of the inbounds of this service. Empty: all.
+	Service       string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrialsQuestion) Reset() {
+	*x = TrialsQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrialsQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrialsQuestion) ProtoMessage() {}
+
+func (x *TrialsQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrialsQuestion.ProtoReflect.Descriptor instead.
+func (*TrialsQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *TrialsQuestion) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TrialsQuestion) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The answer as the JSON document of docs/contract.md.
@@ -1046,7 +1117,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[14]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1129,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[14]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1142,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{14}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -1148,7 +1219,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1231,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1244,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{15}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -1242,7 +1313,7 @@ type WireState struct {
 
 func (x *WireState) Reset() {
 	*x = WireState{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1325,7 @@ func (x *WireState) String() string {
 func (*WireState) ProtoMessage() {}
 
 func (x *WireState) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1338,7 @@ func (x *WireState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WireState.ProtoReflect.Descriptor instead.
 func (*WireState) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{16}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WireState) GetAttachment() string {
@@ -1295,7 +1366,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x1ameridian/v1/resource.proto\"\xb8\x05\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x1ameridian/v1/resource.proto\"\xef\x05\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -1315,7 +1386,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\agateway\x18\n" +
 	" \x01(\v2\x1c.meridian.v1.GatewayQuestionH\x00R\agateway\x128\n" +
 	"\aproxies\x18\v \x01(\v2\x1c.meridian.v1.ProxiesQuestionH\x00R\aproxies\x122\n" +
-	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxy\x12(\n" +
+	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxy\x125\n" +
+	"\x06trials\x18\x0f \x01(\v2\x1b.meridian.v1.TrialsQuestionH\x00R\x06trials\x12(\n" +
 	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02atB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
@@ -1375,7 +1447,10 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\rProxyQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x18\n" +
-	"\adialect\x18\x03 \x01(\tR\adialect\"\xf2\x02\n" +
+	"\adialect\x18\x03 \x01(\tR\adialect\">\n" +
+	"\x0eTrialsQuestion\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\"\xf2\x02\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
@@ -1421,7 +1496,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -1437,15 +1512,16 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*DataplanesQuestion)(nil),  // 11: meridian.v1.DataplanesQuestion
 	(*ProxiesQuestion)(nil),     // 12: meridian.v1.ProxiesQuestion
 	(*ProxyQuestion)(nil),       // 13: meridian.v1.ProxyQuestion
-	(*InspectResponse)(nil),     // 14: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 15: meridian.v1.DataplaneConnection
-	(*WireState)(nil),           // 16: meridian.v1.WireState
-	nil,                         // 17: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 18: meridian.v1.TagSet.TagsEntry
-	nil,                         // 19: meridian.v1.ConnectionInbound.TagsEntry
-	nil,                         // 20: meridian.v1.WhyQuestion.FromTagsEntry
-	nil,                         // 21: meridian.v1.InspectResponse.ShownNamesEntry
-	(*PointInTime)(nil),         // 22: meridian.v1.PointInTime
+	(*TrialsQuestion)(nil),      // 14: meridian.v1.TrialsQuestion
+	(*InspectResponse)(nil),     // 15: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 16: meridian.v1.DataplaneConnection
+	(*WireState)(nil),           // 17: meridian.v1.WireState
+	nil,                         // 18: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 19: meridian.v1.TagSet.TagsEntry
+	nil,                         // 20: meridian.v1.ConnectionInbound.TagsEntry
+	nil,                         // 21: meridian.v1.WhyQuestion.FromTagsEntry
+	nil,                         // 22: meridian.v1.InspectResponse.ShownNamesEntry
+	(*PointInTime)(nil),         // 23: meridian.v1.PointInTime
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -1458,25 +1534,26 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	9,  // 7: meridian.v1.InspectRequest.gateway:type_name -> meridian.v1.GatewayQuestion
 	12, // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
 	13, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
-	22, // 10: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
-	17, // 11: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	3,  // 12: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
-	4,  // 13: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
-	5,  // 14: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	18, // 15: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	19, // 16: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	20, // 17: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	15, // 18: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	3,  // 19: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	21, // 20: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	16, // 21: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
-	0,  // 22: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	14, // 23: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	23, // [23:24] is the sub-list for method output_type
-	22, // [22:23] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	14, // 10: meridian.v1.InspectRequest.trials:type_name -> meridian.v1.TrialsQuestion
+	23, // 11: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
+	18, // 12: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 13: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 14: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 15: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	19, // 16: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	20, // 17: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	21, // 18: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	16, // 19: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 20: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	22, // 21: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	17, // 22: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	0,  // 23: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	15, // 24: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	24, // [24:25] is the sub-list for method output_type
+	23, // [23:24] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1496,6 +1573,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Gateway)(nil),
 		(*InspectRequest_Proxies)(nil),
 		(*InspectRequest_Proxy)(nil),
+		(*InspectRequest_Trials)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1503,7 +1581,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

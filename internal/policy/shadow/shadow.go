@@ -11,6 +11,7 @@ package shadow
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -78,6 +79,8 @@ type Trial struct {
 	tried map[resource.Key]bool
 	// matcher matches permissions as if none had the label; nil while none has.
 	matcher *policy.Matcher
+	// touch is told of dataplanes, if it is set.
+	touch func([]resource.Key)
 }
 
 // New returns a trial of the permissions that some engines match: those that leave
@@ -88,6 +91,15 @@ func New(engines ...policy.Engine) *Trial {
 		t.engines = append(t.engines, permissions{e})
 	}
 	return t
+}
+
+// OnTouch has f called, update by update, with the dataplanes for which something else may
+// be tried than before, each once. f is quick and calls nothing of the Trial. Called once,
+// before the first Update; Reset touches nothing.
+func (t *Trial) OnTouch(f func(dataplanes []resource.Key)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.touch = f
 }
 
 // Reset implements policy.Follower.
@@ -108,17 +120,54 @@ func (t *Trial) Reset(view policy.View) {
 func (t *Trial) Update(view policy.View, changed []resource.Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	before := t.meshes()
 	for _, key := range changed {
 		t.note(view, key)
 	}
+	after := t.meshes()
+	var touched []policy.Touch
 	switch {
 	case len(t.tried) == 0:
 		t.matcher = nil
 	case t.matcher == nil:
 		t.begin(view)
 	default:
-		t.matcher.Update(view, changed)
+		touched = t.matcher.Update(view, changed)
 	}
+	if t.touch == nil {
+		return
+	}
+	keys := map[resource.Key]bool{}
+	for _, d := range touched {
+		if after[d.Dataplane.Mesh] {
+			keys[d.Dataplane] = true
+		}
+	}
+	for _, meshes := range [2][2]map[resource.MeshName]bool{{before, after}, {after, before}} {
+		for mesh := range meshes[0] {
+			if meshes[1][mesh] {
+				continue
+			}
+			for r := range view.List(resource.KindDataplane, mesh) {
+				keys[r.Key()] = true
+			}
+		}
+	}
+	if len(keys) > 0 {
+		t.touch(slices.SortedFunc(maps.Keys(keys), resource.Key.Compare))
+	}
+}
+
+// meshes are those in which something is tried.
+func (t *Trial) meshes() map[resource.MeshName]bool {
+	if len(t.tried) == 0 {
+		return nil
+	}
+	meshes := map[resource.MeshName]bool{}
+	for key := range t.tried {
+		meshes[key.Mesh] = true
+	}
+	return meshes
 }
 
 // note learns whether a policy is tried.

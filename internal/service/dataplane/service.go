@@ -130,6 +130,8 @@ type proxy struct {
 	refused   uint64
 	// plaintext is what its inbounds take without TLS; nil where it is not known.
 	plaintext *Plaintext
+	// trial is what it has counted of permissions that are tried; nil for nothing.
+	trial *meridianv1.DataplaneTrial
 }
 
 // kept reports whether streams beside the session keep the registration.

@@ -54,6 +54,7 @@ type session struct {
 	unacked            *delivery
 
 	identity identity
+	tried    toldTrials
 }
 
 // delivery is a configuration that the proxy has not answered yet.
@@ -150,6 +151,8 @@ func (s *session) receiveAcks() error {
 		switch {
 		case m.GetCertificateRequest() != nil:
 			err = s.requestCertificate(m.GetCertificateRequest())
+		case m.GetTrial() != nil:
+			err = s.takeTrial(m.GetTrial())
 		case m.GetIdentityAck() != nil:
 			err = s.acknowledgeIdentity(m.GetIdentityAck().GetVersion())
 		case m.GetPlaintext() != nil:

@@ -150,7 +150,7 @@ func (s *session) prepare(from progress) (*meridianv1.ConnectResponse, error) {
 		return nil, nil
 	}
 	s.sequence++
-	response.Sequence = s.sequence
+	response.Sequence, response.TakesTrials = s.sequence, s.sequence == 1
 	s.unacked = &delivery{sequence: s.sequence, revision: revision, changed: from.changed}
 	s.have, s.full = now.entries, false
 	return response, nil

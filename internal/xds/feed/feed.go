@@ -21,6 +21,7 @@ import (
 
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
+	"meridian/internal/policy/shadow"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
 	"meridian/internal/xds/generate"
@@ -33,6 +34,10 @@ import (
 type Feed struct {
 	matching *livematch.Matching
 	world    *world.World
+
+	// tried are dataplanes for which something else is tried, as of the change that is
+	// being taken in. Guarded by the matching's lock.
+	tried []resource.Key
 
 	mu      sync.Mutex // taken with the matching read or updated; guards everything below
 	touch   func([]resource.Key)
@@ -55,19 +60,19 @@ type proxyKey struct {
 type dialect struct {
 	// inbounds makes what is the dataplane's own. ruled is whether it depends on rules.
 	ruled    bool
-	inbounds func(resource.Key, world.Mesh, *resource.Dataplane, []policy.Rule) ([]*xds.Resource, error)
+	inbounds func(resource.Key, world.Mesh, *resource.Dataplane, []policy.Rule, *generate.Tried) ([]*xds.Resource, error)
 	// shared makes what dataplanes share whose spelling is equal, with their rules, the
 	// settings of their mesh, the routes of their services and the protocols that it lists.
-	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error)
+	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, *generate.Tried, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error)
 	spelling func(*resource.Dataplane) string
 }
 
 var dialects = map[xds.Dialect]dialect{
 	xds.GRPC: {
-		inbounds: func(key resource.Key, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule) ([]*xds.Resource, error) {
+		inbounds: func(key resource.Key, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule, _ *generate.Tried) ([]*xds.Resource, error) {
 			return grpc.Inbounds(key.Mesh, settings, spec)
 		},
-		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
+		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, _ *generate.Tried, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
 			return grpc.Shared(mesh, settings, spec, rules, routes)
 		},
 		spelling: grpc.Spelling,
@@ -86,9 +91,10 @@ type proxy struct {
 	stale bool
 	set   *xds.Set
 	shape *shape
-	// dataplane, rules and settings, those of its mesh, are what own was made of.
+	// dataplane, rules, what is tried and settings, those of its mesh, are what own was made of.
 	dataplane *resource.Dataplane
 	rules     *policy.Rule
+	tried     triedKey
 	settings  world.Mesh
 	own       []*xds.Resource
 	endpoints map[world.Key]bool
@@ -106,6 +112,22 @@ type shapeKey struct {
 	// rules is the first of the rules, which matching shares between dataplanes; nil
 	// when there is none.
 	rules *policy.Rule
+	tried triedKey
+}
+
+// triedKey tells what is tried on dataplanes apart, for proxies that try something: whether
+// something is, and the first of its rules.
+type triedKey struct {
+	some  bool
+	rules *policy.Rule
+}
+
+func keyOfTried(t *generate.Tried) triedKey {
+	key := triedKey{some: t != nil}
+	if t != nil && len(t.Rules) > 0 {
+		key.rules = &t.Rules[0]
+	}
+	return key
 }
 
 type shape struct {
@@ -121,6 +143,12 @@ func New(matching *livematch.Matching, w *world.World) *Feed {
 		matching: matching, world: w,
 		follows: map[resource.Key]int{}, proxies: map[proxyKey]*proxy{}, users: map[world.Key]map[proxyKey]bool{}, shapes: map[shapeKey]*shape{},
 	}
+	_ = matching.Read(func(m *policy.Matcher, _ resource.Revision) error { // it does not fail
+		if trial, ok := policy.FollowerOf[*shadow.Trial](m); ok {
+			trial.OnTouch(func(dataplanes []resource.Key) { f.tried = append(f.tried, dataplanes...) })
+		}
+		return nil
+	})
 	matching.OnUpdate(f.update)
 	return f
 }
@@ -164,6 +192,10 @@ func (f *Feed) update(touched []policy.Touch) {
 	for _, t := range touched {
 		dirty[t.Dataplane] = true
 	}
+	for _, key := range f.tried {
+		dirty[key] = true
+	}
+	f.tried = nil
 	for _, key := range changes.Dataplanes {
 		dirty[key] = true
 		if _, exists := f.world.Dataplane(key); !exists {
@@ -271,10 +303,14 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 	if err != nil {
 		return nil, err
 	}
+	tried, err := generate.TriedOn(m, key.Key)
+	if err != nil {
+		return nil, err
+	}
 	next := &proxy{dataplane: spec, settings: f.settingsOf(key), endpoints: map[world.Key]bool{}}
 	if reason := generate.Withheld(key.Key, spec, f.world); reason != "" {
 		next.set = xds.WithheldSet(asOf, reason)
-	} else if err := f.make(next, p, key, rules, asOf); err != nil {
+	} else if err := f.make(next, p, key, rules, tried, asOf); err != nil {
 		f.release(key, next, p)
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
@@ -290,19 +326,22 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 }
 
 // make fills in what a proxy is sent; before is what it was sent last, or nil.
-func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, asOf resource.Revision) (err error) {
+func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, tried *generate.Tried, asOf resource.Revision) (err error) {
 	if len(rules) > 0 {
 		next.rules = &rules[0]
 	}
 	d := dialects[key.dialect]
-	if before != nil && before.dataplane == next.dataplane && (before.rules == next.rules || !d.ruled) && before.settings == next.settings && before.own != nil {
+	if d.ruled {
+		next.tried = keyOfTried(tried)
+	}
+	if before != nil && before.dataplane == next.dataplane && (before.rules == next.rules && before.tried == next.tried || !d.ruled) && before.settings == next.settings && before.own != nil {
 		next.own = before.own
-	} else if next.own, err = d.inbounds(key.Key, next.settings, next.dataplane, rules); err != nil {
+	} else if next.own, err = d.inbounds(key.Key, next.settings, next.dataplane, rules, tried); err != nil {
 		return err
 	} else if before != nil {
 		keep(next.own, before.own)
 	}
-	if next.shape, err = f.shapeOf(key, next, rules, before); err != nil {
+	if next.shape, err = f.shapeOf(key, next, rules, tried, before); err != nil {
 		return err
 	}
 	next.shape.users++
@@ -323,9 +362,9 @@ func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, asOf
 }
 
 // shapeOf returns what a dataplane shares with others of its shape, made if need be.
-func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, before *proxy) (*shape, error) {
+func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, tried *generate.Tried, before *proxy) (*shape, error) {
 	mesh, d, spec := of.Mesh, dialects[of.dialect], next.dataplane
-	key := shapeKey{mesh: mesh, settings: next.settings, dialect: of.dialect, ports: d.spelling(spec)}
+	key := shapeKey{mesh: mesh, settings: next.settings, dialect: of.dialect, ports: d.spelling(spec), tried: next.tried}
 	if len(rules) > 0 {
 		key.rules = &rules[0]
 	}
@@ -341,7 +380,7 @@ func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, before *pr
 	}) {
 		return known, nil
 	}
-	made, err := d.shared(mesh, next.settings, spec, rules, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol)
+	made, err := d.shared(mesh, next.settings, spec, rules, tried, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ type zone struct {
 
 func newZone(t require.TestingT) *zone {
 	z := &zone{t: t, store: store.New(store.DefaultOptions()), world: world.New("east"), touched: map[resource.Key]bool{}, followed: map[string]func(){}}
-	z.matching = livematch.New(policy.NewMatcher(engines.All()...).Following(z.world), z.store)
+	z.matching = livematch.New(policy.NewMatcher(engines.All()...).Following(z.world).Following(engines.Trial()), z.store)
 	z.feed = New(z.matching, z.world)
 	z.feed.OnTouch(func(keys []resource.Key) {
 		for _, k := range keys {

@@ -167,7 +167,7 @@ func TestDenialsAreLogged(t *testing.T) {
 		w := mesh(t, protocol)
 		r, _ := w.View().Get(policy.DataplaneKey("m", "backend-1"))
 		for _, mtls := range []bool{true, false} {
-			made, err := envoy.Inbounds(policy.DataplaneKey("m", "backend-1"), world.Mesh{Exists: true, MTLS: mtls, Backend: "ca", BackendType: world.BuiltinCA}, r.Spec().(*resource.Dataplane), nil)
+			made, err := envoy.Inbounds(policy.DataplaneKey("m", "backend-1"), world.Mesh{Exists: true, MTLS: mtls, Backend: "ca", BackendType: world.BuiltinCA}, r.Spec().(*resource.Dataplane), nil, nil)
 			require.NoError(t, err)
 			logged := 0
 			for _, r := range made {

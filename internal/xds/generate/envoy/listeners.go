@@ -93,14 +93,14 @@ func MakeOutbounds(
 // Shared makes what dataplanes share whose Spelling and rules are equal: MakeOutbounds and
 // InboundRoutes.
 func Shared(
-	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule,
+	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried,
 	routes func(service string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol,
 ) (*generate.Outbounds, error) {
 	outbounds, err := MakeOutbounds(mesh, settings, spec, rules, routes, protocol)
 	if err != nil {
 		return nil, err
 	}
-	served, err := InboundRoutes(mesh, settings, spec, rules)
+	served, err := InboundRoutes(mesh, settings, spec, rules, tried)
 	outbounds.Resources = append(outbounds.Resources, served...)
 	return outbounds, err
 }
@@ -290,7 +290,7 @@ const connecting = 10 * time.Second
 
 // Inbounds makes the listeners of a dataplane's inbounds, the clusters of the application
 // behind them, and the listeners at which its metrics are read.
-func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
+func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried) ([]*xds.Resource, error) {
 	b := &builder{settings: settings, caller: callerOf(spec), part: "inbounds"}
 	b.Mesh = key.Mesh
 	var err error
@@ -304,7 +304,7 @@ func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, r
 		if err := b.application(in, generate.RulesOf(rules, &a)); err != nil {
 			return nil, err
 		}
-		if err := b.inbound(in, key.Name, spec, rules); err != nil {
+		if err := b.inbound(in, key.Name, spec, rules, tried); err != nil {
 			return nil, fmt.Errorf("inbound port %d: %w", in.port, err)
 		}
 	}
@@ -314,7 +314,7 @@ func Inbounds(key resource.Key, settings world.Mesh, spec *resource.Dataplane, r
 
 // inbound adds the listener of an inbound. What decides about requests is in its routes;
 // what decides about connections is in it.
-func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplane, rules []policy.Rule) error {
+func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried) error {
 	protocol, a := world.ProtocolOf(in.Tags), attachmentOf(in.Inbound)
 	logs, err := b.inboundLogs(b.listened(&a), generate.RulesOf(rules, &a), dataplane, in.port)
 	if err != nil {
@@ -339,7 +339,13 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 		if err != nil {
 			return nil, err
 		}
-		m.AccessLog = logs.list
+		if m.AccessLog = logs.list; certified {
+			counts, err := counted(httpTrials, in.port, len(lists), "%METADATA(ROUTE:"+trialMetadata+":"+trialStamp+")%")
+			if err != nil {
+				return nil, err
+			}
+			m.AccessLog = append(slices.Clip(m.GetAccessLog()), counts)
+		}
 		if traces, err = b.traces(m, b.listened(&a)); err != nil {
 			return nil, err
 		}
@@ -350,12 +356,16 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 	if protocol == world.TCP {
 		var decide []*matchingv3.Matcher
 		var listed []string
+		var trial *trial
 		if b.settings.Certified() {
 			c, err := newCompiler(b.Mesh, b.settings.Revoked)
 			if err != nil {
 				return err
 			}
 			if decide, listed, err = c.withNames(lists); err != nil {
+				return err
+			}
+			if trial, err = c.trial(lists, decide, listed, tried, attachmentsAt(spec, in.place)); err != nil {
 				return err
 			}
 		}
@@ -369,6 +379,18 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 			if err != nil {
 				return nil, err
 			}
+			if trial != nil {
+				trying, err := trial.connections(statistics)
+				if err != nil {
+					return nil, err
+				}
+				counts, err := counted(tcpTrials, in.port, len(lists), literal(trial.stamp))
+				if err != nil {
+					return nil, err
+				}
+				t.AccessLog = append(slices.Clip(t.GetAccessLog()), counts)
+				guarding = append(trying, guarding...)
+			}
 			made, err := filterOf(t)
 			return slices.Concat(limited, guarding, []*listenerv3.Filter{made}), err
 		}
@@ -376,7 +398,11 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 			names = listed
 		}
 		if b.settings.Certified() {
-			origins = append(from, behind(logs.origins, len(limited)+len(lists))...) // they are about the last filter
+			before := len(lists)
+			if trial != nil {
+				before += len(trial.matchers)
+			}
+			origins = append(from, behind(logs.origins, len(limited)+before)...) // they are about the last filter
 			origins = append(origins, sources(lists, "/filterChains/0/filters")...)
 		}
 	}
@@ -394,7 +420,7 @@ func (b *builder) inbound(in *inbound, dataplane string, spec *resource.Dataplan
 // permissions of who has a certificate. They do not depend on addresses, so that
 // dataplanes with equal inbounds and rules share them, and a change of a permission leaves
 // connections alone.
-func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]*xds.Resource, error) {
+func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried) ([]*xds.Resource, error) {
 	b := &builder{settings: settings}
 	b.Mesh = mesh
 	all := listenersOf(spec)
@@ -417,13 +443,17 @@ func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.D
 		var origins []xds.Origin
 		if settings.Certified() {
 			lists := generate.Permissions(true, rules, attachmentsAt(spec, in.place))
-			opened, err := overrides(mesh, settings.Revoked, lists)
+			opened, trial, err := overrides(mesh, settings.Revoked, lists, tried, attachmentsAt(spec, in.place))
 			if err != nil {
 				return nil, fmt.Errorf("inbound port %d: %w", in.port, err)
 			}
 			host.TypedPerFilterConfig = opened
 			const at = "/virtualHosts/0/typedPerFilterConfig"
 			origins = append([]xds.Origin{generate.MeshOrigin(mesh, at)}, sources(lists, at)...)
+			if trial != nil {
+				host.Routes[0].Metadata = trial.metadata()
+				origins = append(origins, sources(trial.lists, at)...)
+			}
 		}
 		a := attachmentOf(in.Inbound)
 		config, from, err := b.forCallers(generate.RulesOf(rules, &a))

@@ -372,7 +372,7 @@ func (b *builder) exposed(x *exposed, settings string, from []xds.Origin) error 
 			return err
 		}
 		var config map[string]*anypb.Any
-		if config, err = overrides(b.Mesh, b.settings.Revoked, open); err != nil {
+		if config, _, err = overrides(b.Mesh, b.settings.Revoked, open, nil, nil); err != nil {
 			return err
 		}
 		host.TypedPerFilterConfig = config

@@ -272,10 +272,16 @@ func guards(m *httpv3.HttpConnectionManager, lists int) error {
 	if err != nil {
 		return err
 	}
-	var filters []*httpv3.HttpFilter
+	var trying, filters []*httpv3.HttpFilter
 	for i := range lists {
+		tried, err := xds.Pack(&httprbacv3.RBAC{ShadowRulesStatPrefix: triedPrefix(i)})
+		if err != nil {
+			return err
+		}
+		trying = append(trying, &httpv3.HttpFilter{Name: triedFilter(i), ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: tried}})
 		filters = append(filters, &httpv3.HttpFilter{Name: permissionsFilter(i), ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: packed}})
 	}
+	filters = append(trying, filters...)
 	m.HttpFilters = append(filters, m.GetHttpFilters()...)
 	m.LocalReplyConfig = &httpv3.LocalReplyConfig{Mappers: []*httpv3.ResponseMapper{{
 		Filter: &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{StatusCodeFilter: &accesslogv3.StatusCodeFilter{
@@ -290,23 +296,34 @@ func guards(m *httpv3.HttpConnectionManager, lists int) error {
 	return nil
 }
 
-// overrides are what the routes of an inbound set for its guards.
-func overrides(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List) (map[string]*anypb.Any, error) {
+// overrides are what the routes of an inbound set for its guards, and what they try; nil
+// for nothing.
+func overrides(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List, tried *generate.Tried, at []policy.Attachment) (map[string]*anypb.Any, *trial, error) {
 	c, err := newCompiler(mesh, revoked)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	made, err := c.lists(lists)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	trying, err := c.trial(lists, made, nil, tried, at)
+	if err != nil {
+		return nil, nil, err
 	}
 	filters := map[string]*anypb.Any{}
 	for i, m := range made {
 		if filters[permissionsFilter(i)], err = xds.Pack(&httprbacv3.RBACPerRoute{Rbac: &httprbacv3.RBAC{Matcher: m}}); err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if trying == nil {
+			continue
+		}
+		if filters[triedFilter(i)], err = xds.Pack(trying.requests(i)); err != nil {
+			return nil, nil, err
 		}
 	}
-	return filters, nil
+	return filters, trying, nil
 }
 
 // connections are the filters that decide about the connections of an inbound without

@@ -56,7 +56,7 @@ func decides(t require.TestingT, set *xds.Set, name string) (lists []*matchingv3
 	require.NoError(t, err)
 	for _, f := range managerOf(t, listener(t, set, name).GetFilterChains()[0]).GetHttpFilters() {
 		var base httprbacv3.RBAC
-		if f.GetTypedConfig().UnmarshalTo(&base) != nil {
+		if f.GetTypedConfig().UnmarshalTo(&base) != nil || base.GetShadowRulesStatPrefix() != "" {
 			continue
 		}
 		require.Nil(t, base.GetMatcher().GetMatcherType(), "only routes open")

@@ -23,15 +23,19 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if reason := generate.Withheld(key, spec, w); reason != "" {
 		return xds.WithheldSet(asOf, reason), nil
 	}
+	tried, err := generate.TriedOn(m, key)
+	if err != nil {
+		return nil, err
+	}
 	settings := w.MeshOf(key)
 	endpoints := func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) }
-	shared, err := Shared(key.Mesh, settings, spec, rules,
+	shared, err := Shared(key.Mesh, settings, spec, rules, tried,
 		func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) },
 		func(s resource.TagSelector) world.Protocol { return endpoints(s).Protocol })
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	own, err := Inbounds(key, settings, spec, rules)
+	own, err := Inbounds(key, settings, spec, rules, tried)
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}

@@ -28,7 +28,7 @@ func listOf(n, run int, tags func(int) resource.TagSelector) permission.List {
 
 // sentFor is what a server is sent for lists, as deep as others decode.
 func sentFor(t *testing.T, lists ...permission.List) (deny, allow map[string]*rbacv3.Policy) {
-	filters, _, err := permissions("m", nil, lists)
+	filters, _, err := permissions("m", nil, lists, false)
 	require.NoError(t, err)
 	decode := func(name string) map[string]*rbacv3.Policy {
 		var m httprbacv3.RBACPerRoute

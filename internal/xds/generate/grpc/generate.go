@@ -226,7 +226,7 @@ func InboundRoutes(mesh resource.MeshName, settings world.Mesh, spec *resource.D
 		}
 		var origins []xds.Origin
 		if settings.Secure() {
-			filters, sources, err := permissions(mesh, settings.Revoked, listsOn(spec, rules, port, settings.MTLS))
+			filters, sources, err := permissions(mesh, settings.Revoked, listsOn(spec, rules, port, settings.MTLS), logsAll(spec, rules, port))
 			if err != nil {
 				return nil, fmt.Errorf("inbound port %d: %w", port, err)
 			}

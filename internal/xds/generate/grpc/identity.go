@@ -9,6 +9,7 @@ import (
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	auditv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/rbac/audit_loggers/stream/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
@@ -112,9 +113,22 @@ const (
 	maxBytes = 3 << 20
 )
 
+// audited has a filter write a line to the standard output of its program for each call of
+// which something is so. A program without that logger writes none.
+func audited(when rbacv3.RBAC_AuditLoggingOptions_AuditCondition) (*rbacv3.RBAC_AuditLoggingOptions, error) {
+	logger, err := xds.Pack(&auditv3.StdoutAuditLog{})
+	if err != nil {
+		return nil, err
+	}
+	return &rbacv3.RBAC_AuditLoggingOptions{AuditCondition: when, LoggerConfigs: []*rbacv3.RBAC_AuditLoggingOptions_AuditLoggerConfig{{
+		AuditLogger: &corev3.TypedExtensionConfig{Name: "standard output", TypedConfig: logger}, IsOptional: true,
+	}}}, nil
+}
+
 // permissions are the overrides of the guards for one port, from the lists of its
-// attachments: all of them have to allow a caller, whose credential is not revoked.
-func permissions(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List) (map[string]*anypb.Any, []resource.Key, error) {
+// attachments: all of them have to allow a caller, whose credential is not revoked. Denials
+// are logged, and where logged is set, every call is.
+func permissions(mesh resource.MeshName, revoked *world.Revoked, lists []permission.List, logged bool) (_ map[string]*anypb.Any, _ []resource.Key, err error) {
 	deny := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
 	allow := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{}}
 	var sources []resource.Key
@@ -147,6 +161,15 @@ func permissions(mesh resource.MeshName, revoked *world.Revoked, lists []permiss
 			return nil, nil, err
 		}
 		deny.Policies[generate.RevokedToken] = about(named(pattern))
+	}
+	if deny.AuditLoggingOptions, err = audited(rbacv3.RBAC_AuditLoggingOptions_ON_DENY); err != nil {
+		return nil, nil, err
+	}
+	allow.AuditLoggingOptions = deny.GetAuditLoggingOptions()
+	if logged { // of two filters one logs who is allowed
+		if allow.AuditLoggingOptions, err = audited(rbacv3.RBAC_AuditLoggingOptions_ON_DENY_AND_ALLOW); err != nil {
+			return nil, nil, err
+		}
 	}
 	out := map[string]*anypb.Any{}
 	for name, rules := range map[string]*rbacv3.RBAC{denyFilter: deny, allowFilter: allow} {
@@ -312,13 +335,36 @@ func about(callers *rbacv3.Principal) *rbacv3.Policy {
 	}
 }
 
-// listsOn are the lists of the attachments of a port.
-func listsOn(spec *resource.Dataplane, rules []policy.Rule, port uint32, mtls bool) []permission.List {
-	var at []policy.Attachment
+// attachmentsAt are the attachments of a port.
+func attachmentsAt(spec *resource.Dataplane, port uint32) (at []policy.Attachment) {
 	for _, in := range spec.Inbounds() {
 		if in.Port == port {
 			at = append(at, policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags})
 		}
 	}
-	return generate.Permissions(mtls, rules, at)
+	return at
+}
+
+// listsOn are the lists of the attachments of a port.
+func listsOn(spec *resource.Dataplane, rules []policy.Rule, port uint32, mtls bool) []permission.List {
+	return generate.Permissions(mtls, rules, attachmentsAt(spec, port))
+}
+
+// logsAll reports whether a policy has every call at a port logged: one that names receivers
+// for all callers.
+func logsAll(spec *resource.Dataplane, rules []policy.Rule, port uint32) bool {
+	at := attachmentsAt(spec, port)
+	for i := range at {
+		for _, r := range generate.RulesOf(rules, &at[i]) {
+			if r.Kind != resource.KindMeshLogging || len(r.Steps) == 0 {
+				continue
+			}
+			for _, s := range r.Steps {
+				if backends, ok := s.Conf["backends"].([]any); ok && len(backends) > 0 && len(s.Match) == 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
