@@ -9,12 +9,18 @@ import (
 	"meridian/internal/resource"
 )
 
-// index finds the keys of resources by their terms (see Options.Terms). It is shared and
-// copied as the tree is. A nil index holds nothing.
+// index finds resources by their terms (see Options.Terms). It is shared and copied as
+// the tree is. A nil index holds nothing.
 type index struct {
-	terms func(*resource.Resource) []string
-	// entries are keys whose names have a term and endOfTerm in front.
-	entries *btree.BTreeG[resource.Key]
+	terms   func(*resource.Resource) []string
+	entries *btree.BTreeG[entry]
+}
+
+// entry is a resource under one of its terms.
+type entry struct {
+	// key is the resource's, with the term and endOfTerm in front of its name.
+	key resource.Key
+	res *resource.Resource
 }
 
 // endOfTerm stands in no name.
@@ -24,7 +30,7 @@ func newIndex(terms func(*resource.Resource) []string) *index {
 	if terms == nil {
 		return nil
 	}
-	less := func(a, b resource.Key) bool { return a.Compare(b) < 0 }
+	less := func(a, b entry) bool { return a.key.Compare(b.key) < 0 }
 	return &index{terms: terms, entries: btree.NewBTreeGOptions(less, btree.Options{Degree: treeDegree, NoLocks: true})}
 }
 
@@ -35,44 +41,40 @@ func (x *index) copy() *index {
 	return &index{terms: x.terms, entries: x.entries.Copy()}
 }
 
-// replace takes a resource out and puts another in; either may be nil. A change that
-// keeps the terms changes nothing.
+// replace takes a resource out and puts another in; either may be nil.
 func (x *index) replace(before, after *resource.Resource) {
 	if x == nil {
 		return
 	}
-	old, now := x.of(before), x.of(after)
-	for _, key := range old {
-		if !slices.Contains(now, key) {
-			x.entries.Delete(key)
+	now := x.of(after)
+	for _, e := range x.of(before) {
+		if !slices.ContainsFunc(now, func(n entry) bool { return n.key == e.key }) {
+			x.entries.Delete(e)
 		}
 	}
-	for _, key := range now {
-		if !slices.Contains(old, key) {
-			x.entries.Set(key)
-		}
+	for _, e := range now {
+		x.entries.Set(e)
 	}
 }
 
-func (x *index) of(r *resource.Resource) []resource.Key {
+func (x *index) of(r *resource.Resource) []entry {
 	if r == nil {
 		return nil
 	}
-	var keys []resource.Key
+	var entries []entry
 	for _, term := range x.terms(r) {
 		key := r.Key()
 		key.Name = term + endOfTerm + key.Name
-		keys = append(keys, key)
+		entries = append(entries, entry{key, r})
 	}
-	return keys
+	return entries
 }
 
-func (x *index) scan(kind resource.Kind, mesh resource.MeshName, prefix string, visit func(resource.Key) bool) {
-	x.entries.Ascend(resource.Key{Kind: kind, Mesh: mesh, Name: prefix}, func(key resource.Key) bool {
-		if key.Kind != kind || key.Mesh != mesh || !strings.HasPrefix(key.Name, prefix) {
+func (x *index) scan(kind resource.Kind, mesh resource.MeshName, prefix string, visit func(*resource.Resource) bool) {
+	x.entries.Ascend(entry{key: resource.Key{Kind: kind, Mesh: mesh, Name: prefix}}, func(e entry) bool {
+		if e.key.Kind != kind || e.key.Mesh != mesh || !strings.HasPrefix(e.key.Name, prefix) {
 			return false
 		}
-		key.Name = key.Name[strings.LastIndex(key.Name, endOfTerm)+len(endOfTerm):]
-		return visit(key)
+		return visit(e.res)
 	})
 }

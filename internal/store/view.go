@@ -83,10 +83,7 @@ func (v *View) ListBy(kind resource.Kind, mesh resource.MeshName, prefix string)
 		return nil, false
 	}
 	return func(yield func(*resource.Resource) bool) {
-		v.index.scan(kind, mesh, prefix, func(key resource.Key) bool {
-			it, ok := lookup(v.tree, key)
-			return !ok || yield(it.res)
-		})
+		v.index.scan(kind, mesh, prefix, yield)
 	}, true
 }
 

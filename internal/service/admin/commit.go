@@ -2,13 +2,13 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/batch"
 	"meridian/internal/commit"
-	"meridian/internal/policy"
-	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
@@ -73,16 +73,16 @@ func refused(err error) bool {
 	return false
 }
 
-// commit decides whether the caller may make a batch, has it advised on and
-// proposes it, or previews it, on the condition that nothing has changed that the
-// decision depended on; if something has, it decides again (§6.4).
+// commit decides whether the caller may make a batch and proposes it, or previews it, on
+// the condition that nothing has changed that the decision depended on; if something has,
+// it decides again (§6.4).
 //
-// What the access rules make to say about the batch, and then the advice, is added
-// to said.
-func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit.Condition, d *deciding, advise func() error, said *remarks) (result store.Result, err error) {
-	log := s.cfg.Writer
+// What the access rules make to say about the batch is added to said, and then the
+// advice, which is found while the batch is written.
+func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit.Condition, d *deciding, said *remarks) (result store.Result, err error) {
+	log := &advising{Log: s.cfg.Writer}
 	if d.dryRun {
-		log = previewing{log, s.cfg.Preview}
+		log.Log = previewing{s.cfg.Writer, s.cfg.Preview}
 	}
 	before := slices.Clone(*said)
 	result, err = commit.Write(ctx, log, func() (batch commit.Batch, err error) {
@@ -94,13 +94,11 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 			}
 			batch = commit.Batch{Txn: txn, Conditions: conditions}
 			batch.AccessRevision, batch.Preconditions = &permit.AccessRevision, permit.Preconditions
-			if err := advise(); err != nil {
-				return err
-			}
 			for _, warning := range permit.Warnings {
-				*said = append(*said, policy.Advice{Problem: resource.Problem{Severity: resource.Warning, Message: warning}})
+				said.warn(warning)
 			}
-			return nil
+			log.advise, err = s.advisor(ctx, txn, d.size, said)
+			return err
 		})
 		return batch, err
 	})
@@ -113,6 +111,40 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 		}
 	}
 	return result, s.missingMeshes(ctx, txn.Ops, s.hideExample(ctx, err))
+}
+
+// advisor looks at what there will be once a batch is written, and returns what advises
+// on it: a function that waits for its turn. Where it does not come, a remark says so.
+func (s *Service) advisor(ctx context.Context, txn store.Txn, size int64, said *remarks) (func(), error) {
+	lint, err := s.lint(ctx, txn)
+	if lint == nil || err != nil {
+		return nil, err
+	}
+	return func() {
+		err := s.cfg.Turns.Work(ctx, size, func() error { return lint(said) })
+		if err != nil {
+			said.warn(fmt.Sprintf("nothing is said about what the batch does: %v", err))
+		}
+	}, nil
+}
+
+// advising is a log that has the author of a batch advised while it is written, where
+// advise is not nil.
+type advising struct {
+	commit.Log
+	advise func()
+}
+
+// Propose implements commit.Log.
+func (a *advising) Propose(ctx context.Context, txn store.Txn) (result store.Result, err error) {
+	if a.advise == nil {
+		return a.Log.Propose(ctx, txn)
+	}
+	var writing sync.WaitGroup
+	writing.Go(func() { result, err = a.Log.Propose(ctx, txn) })
+	a.advise()
+	writing.Wait()
+	return result, err
 }
 
 // previewing is a log to which a proposal is a preview: it changes nothing.

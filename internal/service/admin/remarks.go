@@ -21,6 +21,11 @@ const (
 // remarks are what the author of a batch that is accepted should know.
 type remarks []policy.Advice
 
+// warn adds a warning about the batch as a whole.
+func (r *remarks) warn(message string) {
+	*r = append(*r, policy.Advice{Problem: resource.Problem{Severity: resource.Warning, Message: message}})
+}
+
 // lines are the remarks as people read them: one line for each cause, and one that
 // counts those that are left out.
 func (r remarks) lines() (warnings, notes []string) {

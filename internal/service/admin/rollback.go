@@ -162,11 +162,7 @@ func (b *rollback) attempt(ctx context.Context, d *deciding) error {
 	}
 	changed := now.Changed()
 	txn := store.Txn{RequestID: d.attempt, Time: b.cfg.Now(), Ops: ops, UnchangedSince: &changed}
-	advised := slices.Clone(b.said)
-	b.result, err = b.commit(ctx, txn, nil, d, func() error {
-		b.said = slices.Clone(advised)
-		return b.advise(ctx, store.Txn{Ops: slices.DeleteFunc(slices.Clone(ops), func(op store.Op) bool { return op.Resource == nil })}, &b.said)
-	}, &b.said)
+	b.result, err = b.commit(ctx, txn, nil, d, &b.said)
 	return err
 }
 

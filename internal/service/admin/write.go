@@ -173,9 +173,7 @@ func (s *Service) applyOn(ctx context.Context, view store.Reader, d *deciding, r
 	if err != nil {
 		return store.Result{}, err
 	}
-	return s.commit(ctx, txn, conditions, d, func() error {
-		return s.advise(ctx, txn, said)
-	}, said)
+	return s.commit(ctx, txn, conditions, d, said)
 }
 
 // Delete removes a batch atomically.
@@ -295,7 +293,7 @@ func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, 
 	if err != nil {
 		return store.Result{}, err
 	}
-	return s.commit(ctx, txn, conditions, d, func() error { return nil }, &remarks{})
+	return s.commit(ctx, txn, conditions, d, &remarks{})
 }
 
 // checkTimes refuses times to keep that no resource can have: §1.1 decides ties
@@ -466,20 +464,34 @@ func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 // advise adds what the author of a batch should know, judged by what there will be
 // once it is written.
 func (s *Service) advise(ctx context.Context, txn store.Txn, said *remarks) error {
-	batch := make([]*resource.Resource, len(txn.Ops))
-	for i, op := range txn.Ops {
-		batch[i] = op.Resource
+	lint, err := s.lint(ctx, txn)
+	if lint == nil || err != nil {
+		return err
 	}
-	if !s.readsAround(ctx, batch) {
-		return nil // advice names what is there, and would be wrong from a part of it
+	return lint(said)
+}
+
+// lint looks at what there will be once a batch is written, and returns what adds advice
+// on the batch; nil where nothing can be said.
+func (s *Service) lint(ctx context.Context, txn store.Txn) (func(said *remarks) error, error) {
+	var batch []*resource.Resource
+	for _, op := range txn.Ops {
+		if op.Resource != nil {
+			batch = append(batch, op.Resource)
+		}
+	}
+	if len(batch) == 0 || !s.readsAround(ctx, batch) {
+		return nil, nil // advice names what is there, and would be wrong from a part of it
 	}
 	result, after := s.cfg.Preview(txn)
 	if err := ctx.Err(); err != nil || result.Err != nil {
-		return err // what Propose refuses is refused there
+		return nil, err // what Propose refuses is refused there
 	}
-	advice, err := policy.Lint(ctx, after, batch, s.cfg.Surveyors...)
-	*said = append(*said, advice...)
-	return err
+	return func(said *remarks) error {
+		advice, err := policy.Lint(ctx, after, batch, s.cfg.Surveyors...)
+		*said = append(*said, advice...)
+		return err
+	}, nil
 }
 
 // namesIn are the names in a batch, as people are shown them (§1.1).
