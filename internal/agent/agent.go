@@ -399,7 +399,6 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 					next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}}
 				}
 			case <-token.C:
-				next = nil
 				if now, err := a.token(); err == nil && now != presented && draining != nil {
 					a.cfg.Log.Info("the token was replaced: registering with it")
 					close(again)

@@ -20,7 +20,7 @@ const (
 	countEvery = 5 * time.Second
 	// sayAgain is after what time the zone is told again what has not changed: it knows
 	// then that it is still counted.
-	sayAgain = time.Minute
+	sayAgain = 15 * time.Second
 )
 
 // plaintextStats are the statistics of the connections without TLS of inbounds that accept

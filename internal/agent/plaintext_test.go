@@ -33,7 +33,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 	}
 }
 
-// A zone is told what is counted once it asks, when that changes, and each minute; and
+// A zone is told what is counted once it asks, when that changes, and again after some time; and
 // another connection's zone is told nothing before it asks.
 func TestAZoneIsToldOfConnections(t *testing.T) {
 	var p plaintext

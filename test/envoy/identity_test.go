@@ -96,13 +96,19 @@ type callee struct {
 // certificate of a member of the mesh.
 func (z *zone) member(protocol string, f *files, extra ...store.Op) *callee {
 	z.t.Helper()
-	c := &callee{server: start(z.t, "backend-1"), zone: z}
+	return z.memberAs("backend-1", protocol, f, extra...)
+}
+
+// memberAs is member for a dataplane of backend with another name.
+func (z *zone) memberAs(name, protocol string, f *files, extra ...store.Op) *callee {
+	z.t.Helper()
+	c := &callee{server: start(z.t, name), zone: z}
 	port := free(z.t)
 	c.at = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	z.apply(append(extra, z.put(resource.KindDataplane, "m", "backend-1", fmt.Sprintf(
+	z.apply(append(extra, z.put(resource.KindDataplane, "m", name, fmt.Sprintf(
 		`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,"servicePort":%d,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east","kuma.io/protocol":%q}}]}}`, port, c.port, protocol)))...)
-	c.envoy = z.launchIn(f.dir, "backend-1")
-	require.Empty(z.t, z.settle("backend-1"))
+	c.envoy = z.launchIn(f.dir, name)
+	require.Empty(z.t, z.settle(name))
 	return c
 }
 
@@ -394,13 +400,90 @@ func TestPermissiveAcceptsBoth(t *testing.T) {
 // plaintext is how many connections without TLS the inbounds of an Envoy have had.
 func (e *envoy) plaintext() (n int) {
 	e.t.Helper()
-	for line := range strings.Lines(e.ask("/stats?filter=%5E%28http%7Ctcp%29.in_.*_plaintext.downstream_cx_total")) {
+	return e.count("%5E%28http%7Ctcp%29.in_.*_plaintext.downstream_cx_total")
+}
+
+// count sums statistics whose names match.
+func (e *envoy) count(names string) (n int) {
+	e.t.Helper()
+	for line := range strings.Lines(e.ask("/stats?filter=" + names)) {
 		_, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		count, err := strconv.Atoi(value)
 		require.NoError(e.t, err)
 		n += count
 	}
 	return n
+}
+
+// onlyTLS waits until members use TLS alone to it. Those of its connections that carry
+// requests are replaced by then; others last.
+func (c *callee) onlyTLS(l *load) {
+	l.t.Helper()
+	for c.envoy.count("%5Ehttp.in_.*_plaintext.downstream_cx_active") > 0 {
+		require.NoError(l.t, l.t.Context().Err())
+		l.pass(1)
+	}
+	for before := -1; before != c.envoy.plaintext(); l.pass(50) {
+		require.NoError(l.t, l.t.Context().Err())
+		before = c.envoy.plaintext()
+	}
+}
+
+// Where some dataplanes of a service have no certificate yet, they are called with
+// plaintext, and the others with TLS; and no request fails while they get one.
+func TestAMixedFleet(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			z, ca := newZone(t), meshcatest.Authority(t, "m")
+			identified := func(name, service string, f *files) {
+				f.put(meshcatest.Issue(t, ca, "m", name, resource.Tags{resource.ServiceTag: service}), ca.Roots())
+			}
+			own, none, other := newFiles(t), newFiles(t), newFiles(t)
+			identified("backend-1", "backend", own)
+			identified("web-1", "web", other)
+			none.put(nil, nil)
+			// Who has no certificate is called without one, whatever permissions say.
+			with := z.member(protocol, own, z.put(resource.KindMesh, "", "m", permissiveTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+			without := z.memberAs("backend-2", protocol, none)
+			c, _ := z.caller(other)
+			l := newLoad(t)
+			l.worker(post(c.url, false, true))
+			l.worker(post(c.url, false, false))
+			certified := func(name string) {
+				t.Helper()
+				z.feed.Certified(policy.DataplaneKey("m", name), true)
+				for _, name := range []string{"backend-1", "backend-2", "web-1"} {
+					require.Empty(t, z.settle(name))
+				}
+			}
+			certified("web-1")
+			certified("backend-1")
+			with.onlyTLS(l)
+			a, b, plain := with.requests.Load(), without.requests.Load(), without.envoy.plaintext()
+			before := with.envoy.plaintext()
+			for with.requests.Load() == a || without.requests.Load() == b {
+				l.pass(10)
+			}
+			require.Equal(t, before, with.envoy.plaintext())
+			require.Positive(t, plain)
+			identified("backend-2", "backend", none)
+			presentsItself(t, ca, without.at)
+			certified("backend-2")
+			without.onlyTLS(l)
+			with.onlyTLS(l)
+			b = without.requests.Load()
+			for without.requests.Load() == b {
+				l.pass(10)
+			}
+		})
+	}
+}
+
+// presentsItself waits until a server accepts TLS: the agent says that it has a
+// certificate once its Envoy has read it.
+func presentsItself(t *testing.T, ca *meshca.Authority, at string) {
+	t.Helper()
+	member(t, ca, "web-1", resource.Tags{resource.ServiceTag: "web"}).until(t, at, func(_ answer, err error) bool { return err == nil })
 }
 
 // In a mesh whose mode is PERMISSIVE, members use TLS to each other as soon as both have a
@@ -431,14 +514,7 @@ func TestPermissiveMembersUseTLS(t *testing.T) {
 				z.apply(z.put(resource.KindMesh, "", "m", spec))
 				settle()
 			}
-			// It is asked again until members use TLS alone: connections of before last.
-			onlyTLS := func() {
-				t.Helper()
-				for before := -1; before != called.envoy.plaintext(); l.pass(50) {
-					require.NoError(t, t.Context().Err())
-					before = called.envoy.plaintext()
-				}
-			}
+			onlyTLS := func() { t.Helper(); called.onlyTLS(l) }
 			l.pass(20)
 			mode(permissiveTLS)
 			require.Positive(t, called.envoy.plaintext(), "nothing is known of certificates")

@@ -193,6 +193,9 @@ func ADS() *corev3.ConfigSource {
 	}
 }
 
+// tlsEndpoint is the name of an endpoint that accepts mutual TLS.
+const tlsEndpoint = "tls"
+
 // AcceptsTLS is the metadata of an endpoint that accepts mutual TLS, which Envoy compares
 // with that of a cluster's transport sockets.
 func AcceptsTLS() *structpb.Struct {
@@ -268,11 +271,16 @@ func assignment(e *world.Endpoints, localities []world.Locality) (*xds.Resource,
 				Path:   fmt.Sprintf("/endpoints/%d/lbEndpoints/%d", i, j),
 				Source: policy.DataplaneKey(e.Mesh, at.Dataplane),
 			})
+			address := &endpointv3.Endpoint{Address: Socket(at.Address, at.Port)}
 			endpoint := &endpointv3.LbEndpoint{
 				HealthStatus:   corev3.HealthStatus_HEALTHY,
-				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: Socket(at.Address, at.Port)}},
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: address},
 			}
 			if at.TLS {
+				// Of an endpoint whose metadata alone changes Envoy keeps the connections:
+				// requests would go with plaintext for as long as these last. One with
+				// another name is another one. Nothing else uses the name.
+				address.Hostname = tlsEndpoint
 				endpoint.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.transport_socket_match": AcceptsTLS()}}
 			}
 			locality.LbEndpoints = append(locality.LbEndpoints, endpoint)
