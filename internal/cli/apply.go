@@ -30,25 +30,43 @@ type applyOptions struct {
 	keepTimes bool
 	// connectedOnly leaves out zones that are not connected.
 	connectedOnly bool
+	// yes makes a change that takes access away without a question.
+	yes bool
 }
 
 func newApplyCommand(a *app) *cobra.Command {
 	var o applyOptions
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE|DIR|-",
+		Use:   "apply -f FILE|DIR|- | PLAN",
 		Short: "Create or update resources, all of them or none",
 		Long: `Create or update resources: one atomic batch from files, directories or standard
 input, in universal or Kubernetes form, YAML or JSON.
 
 Prints what became of each resource, then the revision at which the batch was
 written. Warnings and notes of one cause are one line; -o json has those of each
-resource.`,
+resource.
+
+PLAN is a file of 'meridian plan --out': its change is made only if what is stored is
+what it was, and the change still does the same (exit code 3 otherwise).
+
+On a terminal, what takes access away is shown first, and asked about; --yes answers.`,
 		Example: `  meridian apply -f policies/
   meridian apply -f - --dry-run=server < policy.yaml
-  meridian apply -f policy.yaml --wait=zones --timeout 1m`,
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.apply(cmd.Context(), &o)
+  meridian apply -f policy.yaml --wait=zones --timeout 1m
+  meridian apply change.plan`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return a.apply(cmd.Context(), &o)
+			case len(args) > 1 || o.files.given():
+				return exit.Usagef("documents are given with -f; the only argument is a plan of `meridian plan --out`")
+			case len(o.ifVersion) > 0 || o.keepTimes || o.force || o.dryRun == "client" || o.mesh.explicit():
+				return exit.Usagef("a plan has its own conditions: leave out --if-version, --keep-times, --force, --mesh and --dry-run=client")
+			}
+			if err := o.check(); err != nil {
+				return err
+			}
+			return a.applyPlan(cmd.Context(), args[0], &o)
 		},
 	}
 	o.files = bindSources(cmd)
@@ -57,6 +75,7 @@ resource.`,
 	bindDryRun(cmd, &o.dryRun, "client: validate documents only; server: do everything but write")
 	bindIfVersion(cmd, &o.ifVersion, "apply only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; 0: it must not exist; repeatable")
 	bindForce(cmd, &o.force)
+	bindYes(cmd, &o)
 	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
 	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; enforced: and the proxies that it touches have accepted it; exit code 6 and the names when some have not within --timeout")
@@ -68,6 +87,11 @@ resource.`,
 func bindDryRun(cmd *cobra.Command, value *string, usage string) {
 	cmd.Flags().StringVar(value, "dry-run", "", usage+" (default alone: server)")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = "server"
+}
+
+// bindYes defines --yes.
+func bindYes(cmd *cobra.Command, o *applyOptions) {
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "show what takes access away, and do not ask")
 }
 
 // bindForce defines --force.
@@ -128,6 +152,11 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	defer c.Close()
+	if !request.GetDryRun() {
+		if err := a.askBeforeLoss(ctx, c, &proposal{written: resources, force: o.force, conditions: conditions}, o); err != nil {
+			return err
+		}
+	}
 	return a.sendApply(ctx, c, request, o)
 }
 

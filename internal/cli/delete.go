@@ -36,6 +36,7 @@ is connected is deleted only with --force.`,
 	bindDryRun(cmd, &o.dryRun, "server: do everything but delete")
 	bindIfVersion(cmd, &o.ifVersion, "delete only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; repeatable")
 	bindForce(cmd, &o.force)
+	bindYes(cmd, &o)
 	return cmd
 }
 
@@ -63,7 +64,17 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}
-	response, err := call(ctx, a, (*client.Client).DeleteBatch, request)
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if !request.DryRun {
+		if err := a.askBeforeLoss(ctx, c, &proposal{deleted: keys, force: o.force, conditions: conditions}, o); err != nil {
+			return err
+		}
+	}
+	response, err := client.Ask(ctx, c, (*client.Client).DeleteBatch, request)
 	if err != nil {
 		return explainInterrupt(err, request.GetDryRun())
 	}

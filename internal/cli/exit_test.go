@@ -223,7 +223,7 @@ func TestUsage(t *testing.T) {
 		{"delete mesh x -f " + policy, "name resources, or give documents with -f, not both", "meridian delete"},
 		{"delete mesh x --dry-run=client", `--dry-run "client": only the server can tell what a deletion would do: write server`, "meridian delete"},
 		{"apply", "-f is required: the file or directory to read, or - for standard input", "meridian apply"},
-		{"apply " + policy, `unexpected argument "` + policy + `": this command takes flags only`, "meridian apply"},
+		{"apply " + policy, policy + " is no plan that can be applied: documents are given with -f", "meridian apply"},
 		{"apply -f " + policy + " --dry-run=srv", `--dry-run "srv": write client or server`, "meridian apply"},
 		{"apply -f " + policy + " --wait=all", `--wait "all": write zones or enforced`, "meridian apply"},
 		{"apply -f " + policy + " --if-version -1", `--if-version "-1": write VERSION or KIND/NAME=VERSION, with a number such as 0 or 7, or 7@1842 for version 7 of revision 1842`, "meridian apply"},

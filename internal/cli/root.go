@@ -47,7 +47,7 @@ func newRootCommand(a *app) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupResources, newApplyCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
+	add(groupResources, newApplyCommand(a), newPlanCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
 		newEditCommand(a), newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newDiffCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a), newTestCommand(a), newLintCommand(a))
 	add(groupFleet, newStatusCommand(a), newZonesCommand(a), newDataplanesCommand(a), newProxyCommand(a), newClusterCommand(a))

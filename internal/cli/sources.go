@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +44,9 @@ func bindSources(cmd *cobra.Command) *sources {
 
 // given reports whether the user named any.
 func (s *sources) given() bool { return len(s.files) > 0 || s.kustomize != "" }
+
+// stdin reports whether standard input is read.
+func (s *sources) stdin() bool { return slices.Contains(s.files, "-") }
 
 // load reads all documents. The error is resource.DocumentErrors, or a failure
 // with its exit code.

@@ -21,6 +21,7 @@ import (
 	"meridian/internal/gossip"
 	"meridian/internal/livematch"
 	"meridian/internal/pki"
+	"meridian/internal/plan"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
@@ -290,8 +291,11 @@ func (g *global) admin() *admin.Service {
 		Check:        g.Conditions.Check,
 		Surveyors:    engines.Surveyors(),
 		WaitForZones: g.waitForZones,
-		Now:          g.Now,
-		Turns:        g.Turns,
+		Plan: func(ctx context.Context, batch *plan.Batch) (*plan.Plan, error) {
+			return g.questions().plan(ctx, batch)
+		},
+		Now:   g.Now,
+		Turns: g.Turns,
 	})
 }
 

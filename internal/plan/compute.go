@@ -50,11 +50,12 @@ func Callers(m *policy.Matcher, meshes []resource.MeshName) []Caller {
 // Dataplanes adds to a plan what a change would make of the dataplanes of a matcher, and
 // of who may call them. zone is that of dataplanes that name none, elsewhere are the
 // callers in other zones. It fails only with the cause of ctx.
-func (p *Plan) Dataplanes(ctx context.Context, m *policy.Matcher, view policy.View, changed []resource.Key, zone resource.ZoneName, elsewhere []Caller) error {
-	c, err := m.Compare(ctx, view, changed)
+func (p *Plan) Dataplanes(ctx context.Context, m *policy.Matcher, change *Batch, zone resource.ZoneName, elsewhere []Caller) error {
+	c, err := m.Compare(ctx, change.On, change.Keys())
 	if err != nil {
 		return err
 	}
+	p.AsOf = c.Revision
 	w := &work{plan: p, ctx: ctx, zone: zone, comparison: c, callers: map[resource.MeshName][]caller{}, fields: map[string]*fields{}}
 	for name, mesh := range c.Meshes {
 		for _, group := range mesh.Callers {

@@ -12,15 +12,16 @@ type Document struct {
 	Changes     []Change          `json:"changes"`
 	Connections []ConnectionRow   `json:"connections"`
 	// Truncated counts the connections that are left out, TruncatedFields the values.
-	Truncated       int              `json:"truncated,omitempty"`
-	Fields          []FieldRow       `json:"fields"`
-	TruncatedFields int              `json:"truncatedFields,omitempty"`
-	Routes          []RouteRule      `json:"routes"`
-	TruncatedRoutes int              `json:"truncatedRoutes,omitempty"`
-	Rights          []Right          `json:"rights"`
-	TruncatedRights int              `json:"truncatedRights,omitempty"`
-	Warnings        []string         `json:"warnings"`
-	Incomplete      []answer.Absence `json:"incomplete"`
+	Truncated       int                 `json:"truncated,omitempty"`
+	Fields          []FieldRow          `json:"fields"`
+	TruncatedFields int                 `json:"truncatedFields,omitempty"`
+	Routes          []RouteRule         `json:"routes"`
+	TruncatedRoutes int                 `json:"truncatedRoutes,omitempty"`
+	Rights          []Right             `json:"rights"`
+	TruncatedRights int                 `json:"truncatedRights,omitempty"`
+	Warnings        []string            `json:"warnings"`
+	Emptied         []resource.MeshName `json:"emptied,omitempty"`
+	Incomplete      []answer.Absence    `json:"incomplete"`
 }
 
 // ConnectionRow is a connection that would be allowed or denied otherwise.
@@ -53,7 +54,7 @@ type FieldRow struct {
 func (p *Plan) Document() *Document {
 	d := &Document{
 		AsOf: p.AsOf, Changes: p.Changes, Connections: []ConnectionRow{}, Fields: []FieldRow{},
-		Routes: p.Routes, Rights: p.Rights, Warnings: p.Warnings, Incomplete: p.Incomplete,
+		Routes: p.Routes, Rights: p.Rights, Warnings: p.Warnings, Emptied: p.Emptied, Incomplete: p.Incomplete,
 		TruncatedRoutes: p.Left.Routes, TruncatedRights: p.Left.Rights,
 		Truncated: p.Left.Connections + p.Left.Unexamined, TruncatedFields: p.Left.Fields,
 	}

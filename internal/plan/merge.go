@@ -39,6 +39,20 @@ func (p *Plan) Add(zone resource.ZoneName, part *Plan) {
 // Miss notes a zone that the plan lacks, or has as it was.
 func (p *Plan) Miss(absent ...answer.Absence) { p.Incomplete = append(p.Incomplete, absent...) }
 
+// HideZones replaces the names of zones, and leaves out why one is not certain, for a
+// reader who may not read them.
+func (p *Plan) HideZones(name resource.ZoneName) {
+	for i := range p.Connections {
+		p.Connections[i].Zone = name
+	}
+	for i := range p.Fields {
+		p.Fields[i].Zone = name
+	}
+	for i := range p.Incomplete {
+		p.Incomplete[i] = answer.Absence{Zone: name, Reason: "not certain"}
+	}
+}
+
 // Finish says which changed policies would take effect nowhere.
 func (p *Plan) Finish() {
 	for _, place := range p.Places {

@@ -1,21 +1,57 @@
 package plan
 
 import (
+	"bytes"
 	"iter"
+	"maps"
 	"slices"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 )
 
-// Overlay is a view with some resources written and others deleted. What is written is not
+// Batch is resources that are written, as they would be stored, and others that are
 // deleted.
-func Overlay(view policy.View, written []*resource.Resource, deleted []resource.Key) policy.View {
+type Batch struct {
+	Written []*resource.Resource
+	Deleted []resource.Key
+}
+
+// Keys are those of all resources of the batch.
+func (b *Batch) Keys() []resource.Key {
+	keys := slices.Clone(b.Deleted)
+	for _, r := range b.Written {
+		keys = append(keys, r.Key())
+	}
+	return keys
+}
+
+// Part is the part of the batch for which keep is true.
+func (b *Batch) Part(keep func(resource.Key) bool) *Batch {
+	part := &Batch{}
+	for _, r := range b.Written {
+		if keep(r.Key()) {
+			part.Written = append(part.Written, r)
+		}
+	}
+	for _, key := range b.Deleted {
+		if keep(key) {
+			part.Deleted = append(part.Deleted, key)
+		}
+	}
+	return part
+}
+
+// Empty reports whether nothing is written or deleted.
+func (b *Batch) Empty() bool { return len(b.Written)+len(b.Deleted) == 0 }
+
+// On is a view once the batch is written.
+func (b *Batch) On(view policy.View) policy.View {
 	o := &overlay{View: view, changed: map[resource.Key]*resource.Resource{}}
-	for _, key := range deleted {
+	for _, key := range b.Deleted {
 		o.changed[key] = nil
 	}
-	for _, r := range written {
+	for _, r := range b.Written {
 		o.changed[r.Key()] = r
 	}
 	for key, r := range o.changed {
@@ -25,6 +61,51 @@ func Overlay(view policy.View, written []*resource.Resource, deleted []resource.
 	}
 	slices.SortFunc(o.written, resource.Key.Compare)
 	return o
+}
+
+// Between is the change from one view to another.
+func Between(before, after policy.View) *Batch {
+	b := &Batch{}
+	for _, d := range resource.Kinds() {
+		for r := range after.List(d.Kind, "") {
+			if old, ok := before.Get(r.Key()); !ok || old != r && !(Same(old, r) && sameTimes(old, r)) {
+				b.Written = append(b.Written, r)
+			}
+		}
+		for r := range before.List(d.Kind, "") {
+			if _, ok := after.Get(r.Key()); !ok {
+				b.Deleted = append(b.Deleted, r.Key())
+			}
+		}
+	}
+	return b
+}
+
+// Same reports whether two resources have the same content.
+func Same(a, b *resource.Resource) bool {
+	return bytes.Equal(a.Canonical(), b.Canonical()) && maps.Equal(a.Meta().Labels, b.Meta().Labels)
+}
+
+func sameTimes(a, b *resource.Resource) bool {
+	m, n := a.Meta(), b.Meta()
+	return m.CreationTime.Equal(n.CreationTime) && m.ModificationTime.Equal(n.ModificationTime)
+}
+
+// OnDataplanes reports whether a resource of a kind can change what takes effect on
+// dataplanes.
+func OnDataplanes(kind resource.Kind) bool {
+	switch kind {
+	case resource.KindMesh, resource.KindDataplane, resource.KindHTTPRoute, resource.KindMeshGatewayRoute:
+		return true
+	}
+	d, ok := resource.Describe(kind)
+	return ok && (d.Class == resource.SourceDestination || d.Class == resource.TargetRef)
+}
+
+// OnInbounds reports whether a resource of a kind can change what holds for callers.
+func OnInbounds(kind resource.Kind) bool {
+	d, ok := resource.Describe(kind)
+	return kind == resource.KindMesh || kind == resource.KindDataplane || ok && OnDataplanes(kind) && d.Direction&resource.OnInbound != 0
 }
 
 // overlay does not know the terms of policy.TermLister: nothing that plans asks for them.

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"meridian/internal/policy"
@@ -34,6 +35,8 @@ type Plan struct {
 	// Rights are those that users and groups would gain and lose.
 	Rights   []Right  `json:"rights"`
 	Warnings []string `json:"warnings"`
+	// Emptied are the meshes that would be left without the policies that they have.
+	Emptied []resource.MeshName `json:"emptied,omitempty"`
 	// Places are the changed policies that attach to dataplanes.
 	Places []Place `json:"places,omitempty"`
 	// Incomplete are the zones that the plan lacks, or has as they were.
@@ -61,7 +64,18 @@ type Change struct {
 	Mesh    resource.MeshName `json:"mesh,omitempty"`
 	Name    string            `json:"name"`
 	Outcome string            `json:"outcome"`
+	// Version and Revision are those of what is stored; 0 for nothing, and offline.
+	Version  uint64 `json:"version,omitempty"`
+	Revision uint64 `json:"revision,omitempty"`
 }
+
+// What becomes of a resource.
+const (
+	Created   = "created"
+	Updated   = "updated"
+	Unchanged = "unchanged"
+	Deleted   = "deleted"
+)
 
 // Connections are connections of which one thing would become. They are all pairs of its
 // callers and inbounds, but none of a dataplane with itself.
@@ -166,7 +180,7 @@ func New() *Plan {
 // Nothing reports whether nothing would change.
 func (p *Plan) Nothing() bool {
 	return len(p.Connections)+len(p.Fields)+len(p.Routes)+len(p.Rights) == 0 && p.Left == Left{} &&
-		!slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Outcome != "unchanged" })
+		!slices.ContainsFunc(p.Changes, func(c Change) bool { return c.Outcome != Unchanged })
 }
 
 // Lost are the groups of connections that are allowed and would not be, or would be gone.
@@ -178,6 +192,57 @@ func (p *Plan) Lost() []Connections {
 		}
 	}
 	return lost
+}
+
+// Losses are what a change takes away, a line each: connections that would be denied,
+// rights that would be lost, and all policies of a mesh.
+func (p *Plan) Losses() []string {
+	losses := lines(p.Lost())
+	for i := range p.Rights {
+		if r := &p.Rights[i]; r.Before && !r.After {
+			losses = append(losses, r.text())
+		}
+	}
+	for _, mesh := range p.Emptied {
+		losses = append(losses, fmt.Sprintf("all policies of mesh %s", mesh))
+	}
+	if len(losses) > maxLines {
+		more := len(losses) - maxLines
+		losses = append(losses[:maxLines], fmt.Sprintf("and %d more", more))
+	}
+	return losses
+}
+
+// EmptiedBy notes the meshes that a batch would leave without policies.
+func (p *Plan) EmptiedBy(before policy.View, batch *Batch) {
+	meshes := map[resource.MeshName]bool{}
+	for _, key := range batch.Deleted {
+		if isPolicy(key.Kind) {
+			meshes[key.Mesh] = true
+		}
+	}
+	after := batch.On(before)
+	for _, mesh := range slices.Sorted(maps.Keys(meshes)) {
+		if !hasPolicies(after, mesh) {
+			p.Emptied = append(p.Emptied, mesh)
+		}
+	}
+}
+
+func isPolicy(kind resource.Kind) bool {
+	d, ok := resource.Describe(kind)
+	return ok && (d.Class == resource.SourceDestination || d.Class == resource.TargetRef || d.Class == resource.Inherited)
+}
+
+func hasPolicies(view policy.View, mesh resource.MeshName) bool {
+	for _, d := range resource.Kinds() {
+		if isPolicy(d.Kind) {
+			for range view.List(d.Kind, mesh) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *Connections) lost() bool {

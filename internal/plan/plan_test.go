@@ -170,8 +170,16 @@ func TestPredictionEqualsWhatComesToBe(t *testing.T) {
 		w.unclear(unclear)
 		after := w.View()
 		p := plan.New()
-		require.NoError(rt, p.Dataplanes(t.Context(), m, after, changed, "z", nil))
-		require.NoError(rt, p.RoutesOf(t.Context(), m, after, changed))
+		batch := &plan.Batch{}
+		for _, key := range changed {
+			if r, ok := w.Resources[key]; !ok {
+				batch.Deleted = append(batch.Deleted, key)
+			} else {
+				batch.Written = append(batch.Written, r)
+			}
+		}
+		require.NoError(rt, p.Dataplanes(t.Context(), m, batch, "z", nil))
+		require.NoError(rt, p.RoutesOf(t.Context(), m, batch))
 		require.Equal(rt, computed, connections(rt, m, before), "a plan changes nothing")
 
 		d := p.Document()

@@ -28,6 +28,9 @@ func (p *Plan) Render(w io.Writer) error {
 	if changes := p.resources(); len(changes) > 0 {
 		section(&b, "Resources", changes, 0)
 	}
+	for _, mesh := range p.Emptied {
+		fmt.Fprintf(&b, "Warning: mesh %s would be left without policies\n", mesh)
+	}
 	for _, warning := range p.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
 	}
@@ -60,7 +63,7 @@ func section(b *strings.Builder, title string, lines []string, more int) {
 func (p *Plan) resources() []string {
 	var lines []string
 	for _, c := range p.Changes {
-		if c.Outcome != "unchanged" {
+		if c.Outcome != Unchanged {
 			lines = append(lines, fmt.Sprintf("%s/%s %s", c.Kind, c.Name, c.Outcome))
 		}
 	}
@@ -70,9 +73,6 @@ func (p *Plan) resources() []string {
 // Access is what a plan does to connections, a line for each group; zones are put
 // together.
 func (p *Plan) Access() []string { return lines(p.Connections) }
-
-// LostAccess is Access of what is allowed and would be denied.
-func (p *Plan) LostAccess() []string { return lines(p.Lost()) }
 
 func lines(groups []Connections) []string {
 	type line struct {
@@ -226,16 +226,21 @@ func (p *Plan) renderRoutes(b *strings.Builder) {
 
 func (p *Plan) renderRights(b *strings.Builder) {
 	var lines []string
-	for _, r := range p.Rights {
-		verb := "gains"
-		if r.Before && !r.After {
-			verb = "loses"
-		}
-		line := fmt.Sprintf("%s %s %s", r.Subject, verb, r.Access)
-		if r.By != "" {
-			line += ", by " + r.By
-		}
-		lines = append(lines, line)
+	for i := range p.Rights {
+		lines = append(lines, p.Rights[i].text())
 	}
 	section(b, "Rights", lines, p.Left.Rights)
+}
+
+// text says what a user or group gains or loses.
+func (r *Right) text() string {
+	verb := "gains"
+	if r.Before && !r.After {
+		verb = "loses"
+	}
+	line := fmt.Sprintf("%s %s %s", r.Subject, verb, r.Access)
+	if r.By != "" {
+		line += ", by " + r.By
+	}
+	return line
 }

@@ -15,13 +15,13 @@ const maxOthers = 1_000
 
 // RightsOf adds what users and groups would gain and lose, where access rules are among
 // what changes.
-func (p *Plan) RightsOf(before, after policy.View, changed []resource.Key) {
-	if !slices.ContainsFunc(changed, func(key resource.Key) bool {
+func (p *Plan) RightsOf(before policy.View, change *Batch) {
+	if !slices.ContainsFunc(change.Keys(), func(key resource.Key) bool {
 		return key.Kind == resource.KindAccessRole || key.Kind == resource.KindAccessRoleBinding
 	}) {
 		return
 	}
-	for _, c := range rbac.Compile(before).Changes(rbac.Compile(after)) {
+	for _, c := range rbac.Compile(before).Changes(rbac.Compile(change.On(before))) {
 		if len(p.Rights) == maxOthers {
 			p.Left.Rights++
 			continue

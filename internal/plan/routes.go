@@ -18,19 +18,20 @@ const maxRoutes = 2_000
 
 // RoutesOf adds what a change would make of the rules of inherited policies (§5), of a
 // matcher that follows them. It fails only with the cause of ctx.
-func (p *Plan) RoutesOf(ctx context.Context, m *policy.Matcher, view policy.View, changed []resource.Key) error {
-	index, ok := policy.FollowerOf[*inherit.Index](m)
-	meshes := inherit.Touched(view, changed)
-	if !ok || len(meshes) == 0 {
-		return nil
-	}
-	later := policy.NewMatcher().Following(index.Fork())
-	later.Reset(within{view, meshes})
+func (p *Plan) RoutesOf(ctx context.Context, m *policy.Matcher, change *Batch) error {
 	var before policy.View
 	_ = m.Read(func(r *policy.Reading) error { // which returns no error
 		before = r.View()
 		return nil
 	})
+	view := change.On(before)
+	index, ok := policy.FollowerOf[*inherit.Index](m)
+	meshes := inherit.Touched(view, change.Keys())
+	if !ok || len(meshes) == 0 {
+		return nil
+	}
+	later := policy.NewMatcher().Following(index.Fork())
+	later.Reset(within{view, meshes})
 	compared := 0
 	for _, mesh := range slices.Sorted(maps.Keys(meshes)) {
 		for _, route := range routesIn(mesh, before, view) {

@@ -12,6 +12,8 @@ import (
 
 // Comparison is what a change would make of what is matched.
 type Comparison struct {
+	// Revision is that of the view before the change.
+	Revision resource.Revision
 	// Differences are the kinds on attachments for which something else would take
 	// effect, in order.
 	Differences []Difference
@@ -71,12 +73,15 @@ type Places struct {
 	Used, Superseded int
 }
 
-// Compare says what Update with a later view, in which only the given keys differ, would
-// change, and changes nothing. Only what the change can touch is worked out. The matcher
-// is held up only while what is indexed of the meshes of the change is copied. Followers
-// do not take part. It fails only with the cause of ctx.
-func (m *Matcher) Compare(ctx context.Context, view View, changed []resource.Key) (*Comparison, error) {
-	c := &comparing{update: m.fork(changed).planLocked(view, changed), ctx: ctx, compared: map[inboundOf][]InboundComparison{}}
+// Compare says what Update would change with a later view, in which only the given keys
+// differ, and changes nothing; later makes that view of the one that the matcher has. Only
+// what the change can touch is worked out. The matcher is held up only while what is
+// indexed of the meshes of the change is copied. Followers do not take part. It fails only
+// with the cause of ctx.
+func (m *Matcher) Compare(ctx context.Context, later func(View) View, changed []resource.Key) (*Comparison, error) {
+	fork := m.fork(changed)
+	revision := fork.view.Revision()
+	c := &comparing{update: fork.planLocked(later(fork.view), changed), ctx: ctx, compared: map[inboundOf][]InboundComparison{}}
 	c.collect()
 	if err := c.measure(func(o *outcome, rules []Rule) { o.before = rules }); err != nil {
 		return nil, err
@@ -96,10 +101,10 @@ func (m *Matcher) Compare(ctx context.Context, view View, changed []resource.Key
 	if err := c.permissions(func(d *InboundComparison, rules []*Rule) { d.After, d.Exists = rules, true }); err != nil {
 		return nil, err
 	}
-	out := &Comparison{Meshes: map[resource.MeshName]*MeshComparison{}}
-	later := c.callers()
+	out := &Comparison{Revision: revision, Meshes: map[resource.MeshName]*MeshComparison{}}
+	afterwards := c.callers()
 	for name, now := range c.settings() {
-		out.Meshes[name] = &MeshComparison{Before: meshes[name], After: now, Callers: joined(callers[name], later[name])}
+		out.Meshes[name] = &MeshComparison{Before: meshes[name], After: now, Callers: joined(callers[name], afterwards[name])}
 	}
 	c.differences(out, shapes)
 	c.inbounds(out, shapes)

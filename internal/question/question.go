@@ -226,7 +226,7 @@ func surveyOf(q Question) func(document any, view policy.View, at At) {
 // send each other.
 func Internal(request *meridianv1.InspectRequest) bool {
 	c := request.GetConnection()
-	return c.GetEnds() || c.GetElsewhere() != nil || request.GetProxies().GetBehind() != 0
+	return c.GetEnds() || c.GetElsewhere() != nil || request.GetProxies().GetBehind() != 0 || request.GetPlan() != nil
 }
 
 // Page decodes a document and prints its page.

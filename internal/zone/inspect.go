@@ -66,6 +66,9 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	if z := resource.ZoneName(req.GetZone()); z != "" && z != s.zone {
 		return nil, rpcerr.New(rpcerr.NotFound, "OTHER_ZONE", "this is zone %q: ask the global, or zone %q itself", s.zone, z)
 	}
+	if q := req.GetPlan(); q != nil {
+		return s.plan(ctx, who, q)
+	}
 	asked, err := question.Parse(req)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)

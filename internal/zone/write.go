@@ -44,6 +44,7 @@ func (z *zone) admin() *admin.Service {
 		Prepare:   z.prepareApplied,
 		Check:     z.Conditions.Check,
 		Surveyors: engines.Surveyors(),
+		Plan:      z.inspect.planned,
 		Now:       z.Now,
 		Turns:     z.Turns,
 	})

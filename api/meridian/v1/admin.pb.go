@@ -148,7 +148,9 @@ type ApplyRequest struct {
 	SpecContinued []byte `protobuf:"bytes,7,opt,name=spec_continued,json=specContinued,proto3" json:"spec_continued,omitempty"`
 	// Store the times of the resources in place of the time of the write, where they
 	// have any. It takes the right to write AccessRoles.
-	KeepTimes     bool `protobuf:"varint,10,opt,name=keep_times,json=keepTimes,proto3" json:"keep_times,omitempty"`
+	KeepTimes bool `protobuf:"varint,10,opt,name=keep_times,json=keepTimes,proto3" json:"keep_times,omitempty"`
+	// As dry_run, and say what the change would do.
+	Plan          bool `protobuf:"varint,11,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -228,6 +230,13 @@ func (x *ApplyRequest) GetSpecContinued() []byte {
 func (x *ApplyRequest) GetKeepTimes() bool {
 	if x != nil {
 		return x.KeepTimes
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetPlan() bool {
+	if x != nil {
+		return x.Plan
 	}
 	return false
 }
@@ -323,7 +332,10 @@ type ApplyResponse struct {
 	// The warnings and notes of each resource of the request, in its order. There
 	// are at most 1,000 and 256 KiB of each severity, and as many lines above; a last
 	// one, about the request, says how many more are left out.
-	Findings      []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
+	Findings []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
+	// Where the request asks for it: what the change would do, as the JSON of package plan
+	// (docs/plan.md), which is docs/contract.md's with equal rows in groups.
+	Plan          []byte `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -389,6 +401,13 @@ func (x *ApplyResponse) GetNotes() []string {
 func (x *ApplyResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
+	}
+	return nil
+}
+
+func (x *ApplyResponse) GetPlan() []byte {
+	if x != nil {
+		return x.Plan
 	}
 	return nil
 }
@@ -578,7 +597,9 @@ type DeleteRequest struct {
 	// As in ApplyRequest.
 	IfVersions []*VersionCondition `protobuf:"bytes,6,rep,name=if_versions,json=ifVersions,proto3" json:"if_versions,omitempty"`
 	// As in ApplyRequest.
-	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	// As in ApplyRequest.
+	Plan          bool `protobuf:"varint,7,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,6 +669,13 @@ func (x *DeleteRequest) GetForce() bool {
 	return false
 }
 
+func (x *DeleteRequest) GetPlan() bool {
+	if x != nil {
+		return x.Plan
+	}
+	return false
+}
+
 type ResourceKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -709,9 +737,11 @@ func (x *ResourceKey) GetName() string {
 }
 
 type DeleteResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Results       []*Result              `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Results  []*Result              `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	Revision uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// As in ApplyResponse.
+	Plan          []byte `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -758,6 +788,13 @@ func (x *DeleteResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *DeleteResponse) GetPlan() []byte {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
 }
 
 type WaitForZonesRequest struct {
@@ -1934,7 +1971,7 @@ var File_meridian_v1_admin_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xbf\x02\n" +
+	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xd3\x02\n" +
 	"\fApplyRequest\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1d\n" +
 	"\n" +
@@ -1946,20 +1983,22 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x0espec_continued\x18\a \x01(\fR\rspecContinued\x12\x1d\n" +
 	"\n" +
 	"keep_times\x18\n" +
-	" \x01(\bR\tkeepTimesJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
+	" \x01(\bR\tkeepTimes\x12\x12\n" +
+	"\x04plan\x18\v \x01(\bR\x04planJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
 	"if_versionR\x0ewait_for_zones\"\x93\x01\n" +
 	"\x10VersionCondition\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x1d\n" +
 	"\n" +
 	"or_missing\x18\x03 \x01(\bR\torMissing\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\xbe\x01\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\xd2\x01\n" +
 	"\rApplyResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x14\n" +
 	"\x05notes\x18\x04 \x03(\tR\x05notes\x120\n" +
-	"\bfindings\x18\x05 \x03(\v2\x14.meridian.v1.FindingR\bfindings\"\x99\x02\n" +
+	"\bfindings\x18\x05 \x03(\v2\x14.meridian.v1.FindingR\bfindings\x12\x12\n" +
+	"\x04plan\x18\x06 \x01(\fR\x04plan\"\x99\x02\n" +
 	"\aFinding\x129\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x1d.meridian.v1.Finding.SeverityR\bseverity\x12*\n" +
 	"\x03key\x18\x02 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x14\n" +
@@ -1977,7 +2016,7 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12.\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x04R\aversion\x12\x14\n" +
-	"\x05shown\x18\x06 \x01(\tR\x05shown\"\xdd\x01\n" +
+	"\x05shown\x18\x06 \x01(\tR\x05shown\"\xf1\x01\n" +
 	"\rDeleteRequest\x12,\n" +
 	"\x04keys\x18\x01 \x03(\v2\x18.meridian.v1.ResourceKeyR\x04keys\x12\x1d\n" +
 	"\n" +
@@ -1985,15 +2024,17 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12>\n" +
 	"\vif_versions\x18\x06 \x03(\v2\x1d.meridian.v1.VersionConditionR\n" +
 	"ifVersions\x12\x14\n" +
-	"\x05force\x18\x05 \x01(\bR\x05forceJ\x04\b\x04\x10\x05R\n" +
+	"\x05force\x18\x05 \x01(\bR\x05force\x12\x12\n" +
+	"\x04plan\x18\a \x01(\bR\x04planJ\x04\b\x04\x10\x05R\n" +
 	"if_version\"I\n" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"[\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"o\n" +
 	"\x0eDeleteResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"t\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
+	"\x04plan\x18\x03 \x01(\fR\x04plan\"t\n" +
 	"\x13WaitForZonesRequest\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12%\n" +
 	"\x0econnected_only\x18\x02 \x01(\bR\rconnectedOnly\x12\x1a\n" +

@@ -40,6 +40,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Proxies
 	//	*InspectRequest_Proxy
 	//	*InspectRequest_Trials
+	//	*InspectRequest_Plan
 	Question isInspectRequest_Question `protobuf_oneof:"question"`
 	// By the policies of that time, for the dataplanes of now; absent: as of now. Not for
 	// proxies.
@@ -198,6 +199,15 @@ func (x *InspectRequest) GetTrials() *TrialsQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetPlan() *PlanQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Plan); ok {
+			return x.Plan
+		}
+	}
+	return nil
+}
+
 func (x *InspectRequest) GetAt() *PointInTime {
 	if x != nil {
 		return x.At
@@ -253,6 +263,10 @@ type InspectRequest_Trials struct {
 	Trials *TrialsQuestion `protobuf:"bytes,15,opt,name=trials,proto3,oneof"`
 }
 
+type InspectRequest_Plan struct {
+	Plan *PlanQuestion `protobuf:"bytes,16,opt,name=plan,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -274,6 +288,8 @@ func (*InspectRequest_Proxies) isInspectRequest_Question() {}
 func (*InspectRequest_Proxy) isInspectRequest_Question() {}
 
 func (*InspectRequest_Trials) isInspectRequest_Question() {}
+
+func (*InspectRequest_Plan) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -1362,11 +1378,85 @@ func (x *WireState) GetState() string {
 	return ""
 }
 
+// What would a change do to the dataplanes of a zone? A global asks its zones; it is
+// refused from any other client, who sends the change to AdminService with plan set.
+type PlanQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As they would be stored, with their times.
+	Written []*Resource    `protobuf:"bytes,1,rep,name=written,proto3" json:"written,omitempty"`
+	Deleted []*ResourceKey `protobuf:"bytes,2,rep,name=deleted,proto3" json:"deleted,omitempty"`
+	// Answer with the dataplanes of these meshes that call others, by their tags, and with
+	// nothing else.
+	Callers []string `protobuf:"bytes,3,rep,name=callers,proto3" json:"callers,omitempty"`
+	// Those of the other zones, as JSON.
+	Elsewhere     []byte `protobuf:"bytes,4,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanQuestion) Reset() {
+	*x = PlanQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanQuestion) ProtoMessage() {}
+
+func (x *PlanQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanQuestion.ProtoReflect.Descriptor instead.
+func (*PlanQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlanQuestion) GetWritten() []*Resource {
+	if x != nil {
+		return x.Written
+	}
+	return nil
+}
+
+func (x *PlanQuestion) GetDeleted() []*ResourceKey {
+	if x != nil {
+		return x.Deleted
+	}
+	return nil
+}
+
+func (x *PlanQuestion) GetCallers() []string {
+	if x != nil {
+		return x.Callers
+	}
+	return nil
+}
+
+func (x *PlanQuestion) GetElsewhere() []byte {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return nil
+}
+
 var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x1ameridian/v1/resource.proto\"\xef\x05\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xa0\x06\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -1387,7 +1477,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	" \x01(\v2\x1c.meridian.v1.GatewayQuestionH\x00R\agateway\x128\n" +
 	"\aproxies\x18\v \x01(\v2\x1c.meridian.v1.ProxiesQuestionH\x00R\aproxies\x122\n" +
 	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxy\x125\n" +
-	"\x06trials\x18\x0f \x01(\v2\x1b.meridian.v1.TrialsQuestionH\x00R\x06trials\x12(\n" +
+	"\x06trials\x18\x0f \x01(\v2\x1b.meridian.v1.TrialsQuestionH\x00R\x06trials\x12/\n" +
+	"\x04plan\x18\x10 \x01(\v2\x19.meridian.v1.PlanQuestionH\x00R\x04plan\x12(\n" +
 	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02atB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
@@ -1480,7 +1571,12 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"attachment\x18\x01 \x01(\tR\n" +
 	"attachment\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state2V\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\"\xab\x01\n" +
+	"\fPlanQuestion\x12/\n" +
+	"\awritten\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\awritten\x122\n" +
+	"\adeleted\x18\x02 \x03(\v2\x18.meridian.v1.ResourceKeyR\adeleted\x12\x18\n" +
+	"\acallers\x18\x03 \x03(\tR\acallers\x12\x1c\n" +
+	"\telsewhere\x18\x04 \x01(\fR\telsewhere2V\n" +
 	"\x0eInspectService\x12D\n" +
 	"\aInspect\x12\x1b.meridian.v1.InspectRequest\x1a\x1c.meridian.v1.InspectResponseB%Z#meridian/api/meridian/v1;meridianv1b\x06proto3"
 
@@ -1496,7 +1592,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -1516,12 +1612,15 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectResponse)(nil),     // 15: meridian.v1.InspectResponse
 	(*DataplaneConnection)(nil), // 16: meridian.v1.DataplaneConnection
 	(*WireState)(nil),           // 17: meridian.v1.WireState
-	nil,                         // 18: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 19: meridian.v1.TagSet.TagsEntry
-	nil,                         // 20: meridian.v1.ConnectionInbound.TagsEntry
-	nil,                         // 21: meridian.v1.WhyQuestion.FromTagsEntry
-	nil,                         // 22: meridian.v1.InspectResponse.ShownNamesEntry
-	(*PointInTime)(nil),         // 23: meridian.v1.PointInTime
+	(*PlanQuestion)(nil),        // 18: meridian.v1.PlanQuestion
+	nil,                         // 19: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 20: meridian.v1.TagSet.TagsEntry
+	nil,                         // 21: meridian.v1.ConnectionInbound.TagsEntry
+	nil,                         // 22: meridian.v1.WhyQuestion.FromTagsEntry
+	nil,                         // 23: meridian.v1.InspectResponse.ShownNamesEntry
+	(*PointInTime)(nil),         // 24: meridian.v1.PointInTime
+	(*Resource)(nil),            // 25: meridian.v1.Resource
+	(*ResourceKey)(nil),         // 26: meridian.v1.ResourceKey
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -1535,25 +1634,28 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	12, // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
 	13, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
 	14, // 10: meridian.v1.InspectRequest.trials:type_name -> meridian.v1.TrialsQuestion
-	23, // 11: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
-	18, // 12: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	3,  // 13: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
-	4,  // 14: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
-	5,  // 15: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	19, // 16: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	20, // 17: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	21, // 18: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	16, // 19: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	3,  // 20: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	22, // 21: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	17, // 22: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
-	0,  // 23: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	15, // 24: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	24, // [24:25] is the sub-list for method output_type
-	23, // [23:24] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	18, // 11: meridian.v1.InspectRequest.plan:type_name -> meridian.v1.PlanQuestion
+	24, // 12: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
+	19, // 13: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 14: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 15: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 16: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	20, // 17: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	21, // 18: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	22, // 19: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	16, // 20: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 21: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	23, // 22: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	17, // 23: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	25, // 24: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
+	26, // 25: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
+	0,  // 26: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	15, // 27: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	27, // [27:28] is the sub-list for method output_type
+	26, // [26:27] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1561,6 +1663,7 @@ func file_meridian_v1_inspect_proto_init() {
 	if File_meridian_v1_inspect_proto != nil {
 		return
 	}
+	file_meridian_v1_admin_proto_init()
 	file_meridian_v1_resource_proto_init()
 	file_meridian_v1_inspect_proto_msgTypes[0].OneofWrappers = []any{
 		(*InspectRequest_Dataplane)(nil),
@@ -1574,6 +1677,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Proxies)(nil),
 		(*InspectRequest_Proxy)(nil),
 		(*InspectRequest_Trials)(nil),
+		(*InspectRequest_Plan)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1581,7 +1685,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -62,8 +62,10 @@ type Server struct {
 	Findings       []*meridianv1.Finding
 	Calls          []string
 	Authorizations []string
-	Applies        []*meridianv1.ApplyRequest
-	Deletes        []*meridianv1.DeleteRequest
+	// Plan is what the server says that every change would do, as JSON.
+	Plan    []byte
+	Applies []*meridianv1.ApplyRequest
+	Deletes []*meridianv1.DeleteRequest
 	// Servers, if set, are named in every answer.
 	Servers string
 	// Pending are the zones that WaitForZones waits for; with PendingStay
@@ -190,6 +192,9 @@ func (s *Server) apply(req *meridianv1.ApplyRequest) (*meridianv1.ApplyResponse,
 		m.CreationTime, m.ModificationTime = timestamppb.New(Epoch), timestamppb.New(Epoch)
 		batch.Changes = append(batch.Changes, &meridianv1.Change{Outcome: result.GetOutcome(), Resource: m})
 	}
+	if req.GetPlan() {
+		resp.Plan = s.Plan
+	}
 	if req.GetDryRun() || len(batch.GetChanges()) == 0 {
 		return resp, nil
 	}
@@ -276,6 +281,9 @@ func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteRespon
 		return nil, err
 	}
 	resp := &meridianv1.DeleteResponse{}
+	if req.GetPlan() {
+		resp.Plan = s.Plan
+	}
 	for _, k := range req.GetKeys() {
 		key := resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
 		if s.Stored[key] == nil {

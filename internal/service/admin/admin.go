@@ -13,6 +13,7 @@ import (
 	"meridian/internal/commit"
 	"meridian/internal/doctree"
 	"meridian/internal/past"
+	"meridian/internal/plan"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -81,6 +82,9 @@ type Config struct {
 	// error; the warnings say of which zones that is not known. nil where there are
 	// no zones.
 	WaitForZones func(ctx context.Context, w ZoneWait, progress func([]PendingZone) error) (warnings []string, err error)
+	// Plan says what a batch would do that the caller may make, and of which it may read
+	// everything around. It fails with the cause of ctx, and with *rpcerr.Error.
+	Plan func(ctx context.Context, batch *plan.Batch) (*plan.Plan, error)
 	// Now is the clock that writes are stamped with.
 	Now func() time.Time
 	// Turns bound the work of requests, which are decoded and decided in turn. nil

@@ -21,6 +21,9 @@ type deciding struct {
 	size    int64
 	dryRun  bool
 	force   bool
+	// plan asks for what the write would do, and makes it a dry run; planned is the answer.
+	plan    bool
+	planned []byte
 }
 
 // decide has a write decided and made by attempt, at first on what this server
@@ -109,6 +112,9 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 			*said = nil
 			return applied, nil
 		}
+	}
+	if err == nil && d.plan {
+		d.planned, err = s.plan(ctx, txn)
 	}
 	return result, s.missingMeshes(ctx, txn.Ops, s.hideExample(ctx, err))
 }

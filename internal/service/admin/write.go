@@ -37,7 +37,7 @@ func (s *Service) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyReques
 	case req == nil:
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	case err != nil:
-		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun(), scopeOfApply(req)); ok {
+		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun() || req.GetPlan(), scopeOfApply(req)); ok {
 			return stream.SendAndClose(applyResponse(applied, nil))
 		}
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
@@ -93,7 +93,7 @@ func scopeOfApply(req *meridianv1.ApplyRequest) proto.Message {
 // ApplyBatch is Apply for a batch that has been received, and that no early look at
 // its identities has refused.
 func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) (response *meridianv1.ApplyResponse, err error) {
-	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetResources())); err != nil {
+	if err := checkRequest(req.GetRequestId(), req.GetDryRun() || req.GetPlan(), len(req.GetResources())); err != nil {
 		return nil, err
 	}
 	size := int64(proto.Size(req))
@@ -101,9 +101,10 @@ func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) 
 		return nil, err
 	}
 	err = s.cfg.Turns.Hold(ctx, size, func() error {
-		result, said, err := s.apply(ctx, req, size)
+		result, said, planned, err := s.apply(ctx, req, size)
 		if err == nil {
 			response = applyResponse(result, said)
+			response.Plan = planned
 			showNames(response.GetResults(), namesIn(req.GetResources()))
 		}
 		return err
@@ -119,8 +120,8 @@ func applyResponse(result store.Result, said remarks) *meridianv1.ApplyResponse 
 	}
 }
 
-func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest, size int64) (result store.Result, said remarks, err error) {
-	d := &deciding{size: size, dryRun: req.GetDryRun(), force: req.GetForce()}
+func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest, size int64) (result store.Result, said remarks, planned []byte, err error) {
+	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan()}
 	var (
 		batch   []*resource.Resource
 		advised remarks
@@ -137,14 +138,14 @@ func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest, size 
 		return err
 	})
 	if err != nil || again {
-		return result, said, err
+		return result, said, nil, err
 	}
 	err = s.decide(ctx, d, &result, func(view store.Reader) error {
 		said = slices.Clone(advised)
 		result, err = s.applyOn(ctx, view, d, req, batch, &said)
 		return err
 	})
-	return result, said, err
+	return result, said, d.planned, err
 }
 
 func (s *Service) applyOn(ctx context.Context, view store.Reader, d *deciding, req *meridianv1.ApplyRequest, batch []*resource.Resource, said *remarks) (store.Result, error) {
@@ -193,7 +194,7 @@ func (s *Service) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequ
 	case req == nil:
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	case err != nil:
-		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun(), scopeOfDelete(req)); ok {
+		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun() || req.GetPlan(), scopeOfDelete(req)); ok {
 			return stream.SendAndClose(deleteResponse(applied))
 		}
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
@@ -216,7 +217,7 @@ func deleteResponse(result store.Result) *meridianv1.DeleteResponse {
 // DeleteBatch is Delete for a batch that has been received, and that no early look
 // at its identities has refused.
 func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest) (response *meridianv1.DeleteResponse, err error) {
-	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), len(req.GetKeys())); err != nil {
+	if err := checkRequest(req.GetRequestId(), req.GetDryRun() || req.GetPlan(), len(req.GetKeys())); err != nil {
 		return nil, err
 	}
 	size := int64(proto.Size(req))
@@ -225,9 +226,10 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 	}
 	err = s.cfg.Turns.Hold(ctx, size, func() error {
 		shown := map[resource.Key]string{}
-		result, err := s.remove(ctx, req, size, shown)
+		result, planned, err := s.remove(ctx, req, size, shown)
 		if err == nil {
 			response = deleteResponse(result)
+			response.Plan = planned
 			showNames(response.GetResults(), shown)
 		}
 		return err
@@ -235,16 +237,16 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 	return response, rpcerr.WithEffect(err, rpcerr.EffectNone)
 }
 
-func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64, shown map[resource.Key]string) (result store.Result, err error) {
-	d := &deciding{size: size, dryRun: req.GetDryRun(), force: req.GetForce()}
+func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64, shown map[resource.Key]string) (result store.Result, planned []byte, err error) {
+	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan()}
 	if d.attempt, err = authn.ScopedRequestID(ctx, req.GetRequestId(), scopeOfDelete(req)); err != nil {
-		return result, err
+		return result, nil, err
 	}
 	err = s.decide(ctx, d, &result, func(view store.Reader) error {
 		result, err = s.deleteOn(ctx, view, d, req, shown)
 		return err
 	})
-	return result, err
+	return result, d.planned, err
 }
 
 // deleteOn removes from a view, and notes in shown what is removed, as people are shown

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"meridian/internal/cli/exit"
+	"meridian/internal/plan"
+)
+
+const deployed = `{type: Mesh, name: default, mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}}
+---
+{type: Dataplane, mesh: default, name: orders-1, networking: {address: 10.0.0.1, inbound: [{port: 8080, tags: {kuma.io/service: orders}}], outbound: [{port: 9000, tags: {kuma.io/service: payments}}]}}
+---
+{type: Dataplane, mesh: default, name: orders-2, networking: {address: 10.0.0.2, inbound: [{port: 8080, tags: {kuma.io/service: orders}}], outbound: [{port: 9000, tags: {kuma.io/service: payments}}]}}
+---
+{type: Dataplane, mesh: default, name: payments-1, networking: {address: 10.0.0.3, inbound: [{port: 8080, tags: {kuma.io/service: payments}}]}}
+---
+{type: TrafficPermission, mesh: default, name: allow-orders, sources: [{match: {kuma.io/service: orders}}], destinations: [{match: {kuma.io/service: payments}}]}
+---
+{type: Timeout, mesh: default, name: slow, sources: [{match: {kuma.io/service: '*'}}], destinations: [{match: {kuma.io/service: payments}}], conf: {connectTimeout: 5s}}
+---
+{type: AccessRole, name: ops, rules: [{mesh: default, types: [Timeout], access: [CREATE, UPDATE]}]}
+---
+{type: AccessRoleBinding, name: ops, subjects: [{type: Group, name: ops}], roles: [ops]}
+`
+
+const proposed = `{type: MeshTrafficPermission, mesh: default, name: deny-all, targetRef: {kind: Mesh}, from: [{targetRef: {kind: Mesh}, default: {action: DENY}}]}
+---
+{type: Timeout, mesh: default, name: slow, sources: [{match: {kuma.io/service: '*'}}], destinations: [{match: {kuma.io/service: payments}}], conf: {connectTimeout: 10s}}
+---
+{type: Timeout, mesh: default, name: nowhere, sources: [{match: {kuma.io/service: '*'}}], destinations: [{match: {kuma.io/service: billing}}], conf: {connectTimeout: 10s}}
+---
+{type: AccessRole, name: ops, rules: [{mesh: default, types: [Timeout], access: [UPDATE]}]}
+`
+
+// TestPlanOfFiles is the transcript of `meridian plan` and `plan delete` without a server.
+func TestPlanOfFiles(t *testing.T) {
+	h := newHarness(t)
+	state, change := h.write("deployed/all.yaml", deployed), h.write("new/all.yaml", proposed)
+	out := h.run("plan", "-f", change, "--from-files", state, "--zone", "east")
+	require.Equal(t, exit.No, out.code, out.stderr)
+	require.Equal(t, `Access
+  orders → payments: allowed → denied by deny-all, 2 connections in zone east
+
+Configuration
+  Timeout /connectTimeout: "5s" → "10s" by slow, on outbound payments of 2 dataplanes in zone east
+
+Rights
+  group ops loses CREATE on Timeout in mesh default, by rules[0] of AccessRole ops, through AccessRoleBinding ops
+
+Resources
+  MeshTrafficPermission/deny-all created
+  Timeout/slow updated
+  Timeout/nowhere created
+  AccessRole/ops updated
+
+Warning: Timeout nowhere in mesh default would take effect on no dataplane
+`, withoutAdvice(out.stdout))
+
+	out = h.run("plan", "-f", change, "--from-files", state, "-o", "json")
+	require.Equal(t, exit.No, out.code)
+	var d plan.Document
+	require.NoError(t, json.Unmarshal([]byte(out.stdout), &d))
+	require.Len(t, d.Connections, 2)
+	require.Equal(t, "orders-1", d.Connections[0].From)
+	require.True(t, *d.Connections[0].Before)
+	require.False(t, *d.Connections[0].After)
+	require.Equal(t, []string{"deny-all"}, d.Connections[0].By)
+	require.Len(t, d.Fields, 2)
+	require.Equal(t, "5s", d.Fields[0].Before)
+	require.Equal(t, "10s", d.Fields[0].After)
+
+	out = h.run("plan", "delete", "traffic-permission", "allow-orders", "--from-files", state)
+	require.Equal(t, exit.No, out.code, out.stderr)
+	require.Equal(t, `Access
+  orders → payments: allowed → denied: no permission allows it, 2 connections in zone default
+
+Resources
+  TrafficPermission/allow-orders deleted
+
+`, out.stdout)
+	out = h.run("plan", "delete", "TrafficPermission/allow-orders", "Timeout/slow", "--from-files", state)
+	require.Contains(t, out.stdout, "Warning: mesh default would be left without policies\n")
+
+	out = h.run("plan", "-f", state, "--from-files", state)
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Equal(t, "Nothing would change.\n", withoutAdvice(out.stdout))
+	require.Empty(t, h.server.Calls, "files need no server")
+
+	for args, want := range map[string]string{
+		"plan":                            "-f is required",
+		"plan -f " + change + " --zone e": "--zone is about --from-files",
+		"plan -f " + change + " --out p --from-files " + state: "--out keeps a plan of a control plane",
+		"plan delete Timeout none --from-files " + state:       "is not in the documents of --from-files",
+		"apply " + change: "documents are given with -f",
+		"apply none.plan": "does not exist",
+		"apply a -f b":    "documents are given with -f",
+	} {
+		out := h.run(strings.Fields(args)...)
+		require.NotEqual(t, exit.OK, out.code, args)
+		require.Contains(t, out.stderr, want, args)
+	}
+}
+
+// withoutAdvice leaves out the warnings that every author gets.
+func withoutAdvice(page string) string {
+	var kept []string
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, "Warning: ") || strings.Contains(line, "would take effect") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+// TestPlanFiles: a plan is applied while it does what it did, and no longer.
+func TestPlanFiles(t *testing.T) {
+	h := newHarness(t)
+	allowed, denied := true, false
+	p := plan.New()
+	p.Changes = []plan.Change{{Kind: "Mesh", Name: "demo", Outcome: plan.Created}}
+	p.Connections = []plan.Connections{{Mesh: "demo", From: []string{"a"}, To: []string{"b"}, Before: &allowed, After: &denied, By: []string{"deny"}, Zone: "east", Count: 2}}
+	says := func() {
+		var err error
+		h.server.Plan, err = json.Marshal(p)
+		require.NoError(t, err)
+	}
+	says()
+	mesh := h.write("mesh.yaml", "{type: Mesh, name: demo}\n")
+	file := filepath.Join(h.home, "demo.plan")
+	out := h.run("plan", "-f", mesh, "--out", file)
+	require.Equal(t, exit.No, out.code, out.stderr)
+	require.Contains(t, out.stdout, "a → b: allowed → denied by deny, 2 connections in zone east of mesh demo")
+	require.Empty(t, h.server.Stored, "a plan writes nothing")
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	p.Connections[0].Count++
+	says()
+	out = h.run("apply", file)
+	require.Equal(t, exit.Conflict, out.code, out.stderr)
+	require.Contains(t, out.stderr, "would do something else by now")
+	require.Empty(t, h.server.Stored)
+
+	p.Connections[0].Count--
+	p.AsOf += 7 // other writes have no part in it
+	says()
+	out = h.run("apply", file, "--dry-run")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Empty(t, h.server.Stored)
+	out = h.run("apply", file)
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "Takes away: a → b: allowed → denied by deny, 2 connections in zone east of mesh demo\n")
+	require.Contains(t, out.stdout, "Mesh/demo created\n")
+	require.Len(t, h.server.Stored, 1)
+
+	out = h.run("apply", file)
+	require.Equal(t, exit.Conflict, out.code, "what is stored is not what it was: %s", out.stderr)
+
+	// --yes shows what is taken away; without a terminal and without it, nothing is planned.
+	before := len(h.server.Applies)
+	out = h.run("apply", "-f", mesh, "--yes")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "Takes away: ")
+	require.Len(t, h.server.Applies, before+2)
+	out = h.run("delete", "Mesh", "demo")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.NotContains(t, out.stderr, "Takes away: ")
+	h.server.Plan = nil
+	out = h.run("plan", "-f", mesh)
+	require.Contains(t, out.stderr, "it is of an older release")
+}
