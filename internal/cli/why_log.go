@@ -53,6 +53,15 @@ type denial struct {
 type envoyLine struct {
 	Mesh, Dataplane, Caller, Details, Termination string
 	Port                                          uint32
+	// Audit is set in a line of the audit log of a gRPC server.
+	Audit *auditLine `json:"grpc_audit_log"`
+}
+
+// auditLine is what a gRPC server says of a call.
+type auditLine struct {
+	Authorized  bool   `json:"authorized"`
+	Principal   string `json:"principal"`
+	MatchedRule string `json:"matched_rule"`
 }
 
 // grpcDenied finds the policy in the error of a gRPC client.
@@ -75,7 +84,7 @@ func readDenial(text string) (denial, error) {
 	}
 	i := strings.IndexByte(text, '{')
 	if i < 0 {
-		return denial{}, errors.New("it is neither a JSON object, as Envoy logs a denial, nor the error of a gRPC client that was denied (`incoming RPC matched a deny policy …`)")
+		return denial{}, errors.New("it is neither a JSON object, as Envoy and gRPC servers log a denial, nor the error of a gRPC client that was denied (`incoming RPC matched a deny policy …`)")
 	}
 	var line envoyLine
 	if err := json.NewDecoder(strings.NewReader(text[i:])).Decode(&line); err != nil {
@@ -83,6 +92,9 @@ func readDenial(text string) (denial, error) {
 			return denial{}, fmt.Errorf("`%s`: expected %s, got %s", strings.ToLower(wrong.Field), jsonNames[wrong.Type.Kind()], wrong.Value)
 		}
 		return denial{}, fmt.Errorf("it is no whole JSON object: %w", err)
+	}
+	if line.Audit != nil {
+		return line.Audit.read()
 	}
 	by, denied := strings.CutPrefix(cmp.Or(line.Details, line.Termination), xds.DeniedDetails)
 	if !denied {
@@ -93,17 +105,33 @@ func readDenial(text string) (denial, error) {
 	by, _, _ = strings.Cut(by, "]")
 	d := denial{Mesh: resource.MeshName(line.Mesh), Callee: line.Dataplane, Port: line.Port, By: by}
 	d.ofKind("_") // Envoy writes no spaces there
-	if line.Caller != "" {
-		name, err := identity.Parse(line.Caller)
-		switch {
-		case err != nil:
-			return denial{}, fmt.Errorf("`caller`: %w", err)
-		case d.Mesh != "" && name.Mesh != d.Mesh:
-			return denial{}, fmt.Errorf("`caller` is of mesh %s, and `mesh` is %s", name.Mesh, d.Mesh)
-		}
-		d.Mesh, d.Zone, d.Caller, d.Sets = name.Mesh, name.Zone, name.Dataplane, name.Sets
+	return d, d.by("caller", line.Caller)
+}
+
+// read is what the line says of a call that was denied.
+func (l *auditLine) read() (denial, error) {
+	if l.Authorized {
+		return denial{}, errors.New("it is about a call that was allowed: `authorized` is true")
 	}
-	return d, nil
+	d := denial{By: l.MatchedRule}
+	d.ofKind(" ")
+	return d, d.by("principal", l.Principal)
+}
+
+// by sets who called, from the name in a certificate, which is a field of the line.
+func (d *denial) by(field, certified string) error {
+	if certified == "" {
+		return nil
+	}
+	name, err := identity.Parse(certified)
+	switch {
+	case err != nil:
+		return fmt.Errorf("`%s`: %w", field, err)
+	case d.Mesh != "" && name.Mesh != d.Mesh:
+		return fmt.Errorf("`%s` is of mesh %s, and `mesh` is %s", field, name.Mesh, d.Mesh)
+	}
+	d.Mesh, d.Zone, d.Caller, d.Sets = name.Mesh, name.Zone, name.Dataplane, name.Sets
+	return nil
 }
 
 // ofKind finds the kind that what denied begins with.
@@ -292,6 +320,6 @@ func atPort(document []byte, port uint32) ([]byte, error) {
 // bindLog adds --log to why.
 func bindLog(cmd *cobra.Command) *logFlag {
 	f := &logFlag{}
-	cmd.Flags().StringVar(&f.line, "log", "", "explain a denial: a line of Envoy's log, or a gRPC client's error; - reads it")
+	cmd.Flags().StringVar(&f.line, "log", "", "explain a denial: a line of Envoy's or a gRPC server's log, or a gRPC client's error; - reads it")
 	return f
 }

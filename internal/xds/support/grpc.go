@@ -34,6 +34,7 @@ const (
 	withMTLS    = "in a mesh with mutual TLS whose mode is STRICT; elsewhere it is not known who calls"
 	noInbound   = "gRPC servers apply no limits and faults"
 	noTelemetry = "gRPC sends no logs, traces or metrics to backends of the mesh"
+	auditLine   = "with mode STRICT, as a line of gRPC's audit log for each call to the standard output of the server, whatever the receivers and formats; an entry for some callers has no effect"
 	inTurns     = "gRPC has no such balancer: endpoints are taken in turns"
 	noGateway   = "a gRPC client is no gateway"
 )
@@ -128,7 +129,7 @@ var grpcTable = compile(
 	on(resource.KindHealthCheck, Unsupported, noHealth, ""),
 	on(resource.KindMeshHealthCheck, Unsupported, noHealth, ""),
 	on(resource.KindTrafficLog, Unsupported, noTelemetry, ""),
-	on(resource.KindMeshLogging, Unsupported, noTelemetry, ""), onFrom(resource.KindMeshLogging, Unsupported, noTelemetry),
+	on(resource.KindMeshLogging, Unsupported, noTelemetry, ""), onFrom(resource.KindMeshLogging, Approximated, auditLine),
 	on(resource.KindTrafficTrace, Unsupported, noTelemetry, ""),
 	on(resource.KindMeshTracing, Unsupported, noTelemetry, ""),
 	on(resource.KindMeshMetrics, Unsupported, noTelemetry, ""),

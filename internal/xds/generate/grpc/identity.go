@@ -356,13 +356,13 @@ func logsAll(spec *resource.Dataplane, rules []policy.Rule, port uint32) bool {
 	at := attachmentsAt(spec, port)
 	for i := range at {
 		for _, r := range generate.RulesOf(rules, &at[i]) {
-			if r.Kind != resource.KindMeshLogging || len(r.Steps) == 0 {
+			if r.Kind != resource.KindMeshLogging {
 				continue
 			}
-			for _, s := range r.Steps {
-				if backends, ok := s.Conf["backends"].([]any); ok && len(backends) > 0 && len(s.Match) == 0 {
-					return true
-				}
+			r.Steps = slices.DeleteFunc(slices.Clone(r.Steps), func(s policy.Step) bool { return len(s.Match) > 0 })
+			backends, _ := generate.NewConf(&r).Get("/backends")
+			if list, ok := backends.([]any); ok && len(list) > 0 {
+				return true
 			}
 		}
 	}
