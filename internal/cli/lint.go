@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +13,7 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/sarif"
 	"meridian/internal/version"
@@ -79,7 +79,7 @@ docs/policies/analysis.md lists the codes.`,
 				return err
 			}
 		}
-		return a.printAnalysis(output.Value, found, nil, strict)
+		return a.printFound(output.Value, found, strict)
 	}
 	return cmd
 }
@@ -101,21 +101,9 @@ func located(documents []resource.Document, all []policy.Advice) []findingView {
 		if advice.Line == 0 {
 			advice.Line = d.Line
 		}
-		views = append(views, analysisView(advice))
+		views = append(views, answer.FindingOf(advice))
 	}
 	return views
-}
-
-// analysisView is a finding with the severity of its code.
-func analysisView(advice policy.Advice) findingView {
-	about := advice.Code.Explanation()
-	advice.Code = about.Code
-	if about.Severity == resource.Error {
-		advice.Severity = resource.Error
-	}
-	view := viewFinding(advice)
-	view.Fix = about.Fix
-	return view
 }
 
 func writeSARIF(path string, found []findingView) error {
@@ -127,10 +115,11 @@ func writeSARIF(path string, found []findingView) error {
 	for i := range found {
 		f := &found[i]
 		level := f.Severity
-		if level == severityInfo {
+		if level == answer.SeverityInfo {
 			level = "note"
 		}
-		results = append(results, sarif.Result{RuleID: f.Code, Level: level, Text: f.text(), File: filepath.ToSlash(f.Source), Line: f.Line})
+		text := resource.Problem{Path: resource.Path(f.Field), Message: f.Message}.String()
+		results = append(results, sarif.Result{RuleID: f.Code, Level: level, Text: fmt.Sprintf("%s: %s (%s)", f.Key(), text, f.Fix), File: filepath.ToSlash(f.Source), Line: f.Line})
 	}
 	return writeReport(path, func(w io.Writer) error { return sarif.Write(w, version.String(), rules, results) })
 }
@@ -147,64 +136,21 @@ func writeReport(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// text is the finding in one line, with what to do.
-func (v *findingView) text() string {
-	text := resource.Problem{Path: resource.Path(v.Field), Message: v.Message}.String()
-	return fmt.Sprintf("%s: %s (%s)", resource.Key{Kind: resource.Kind(v.Kind), Mesh: resource.MeshName(v.Mesh), Name: v.Name}, text, v.Fix)
-}
-
-// printAnalysis prints findings, the most severe first where people read them, and fails
-// as the contract has it. incomplete is nil where nothing can be missing.
-func (a *app) printAnalysis(f print.Format, found []findingView, incomplete any, strict bool) error {
+// printFound prints findings, and fails as the contract has it.
+func (a *app) printFound(f print.Format, found []findingView, strict bool) error {
 	var err error
 	if f.Structured() {
 		err = a.WriteValue(f, struct {
-			Findings   []findingView `json:"findings"`
-			Incomplete any           `json:"incomplete,omitempty"`
-		}{found, incomplete})
+			Findings []findingView `json:"findings"`
+		}{found})
 	} else {
-		err = a.Output(analysisPage(found))
+		var b bytes.Buffer
+		if err = answer.RenderFindings(&b, found); err == nil {
+			err = a.Output(b.Bytes())
+		}
 	}
-	failed := slices.ContainsFunc(found, func(v findingView) bool { return strict || v.Severity == severityError })
-	if err == nil && failed {
+	if err == nil && failed(found, strict) {
 		return exit.ErrNo
 	}
 	return err
-}
-
-// analysisPage is findings as people read them: those of one cause once.
-func analysisPage(found []findingView) []byte {
-	var b bytes.Buffer
-	counts := map[string]int{}
-	for _, severity := range []string{severityError, severityWarning, severityInfo} {
-		var advice []policy.Advice
-		for i := range found {
-			if v := &found[i]; v.Severity == severity {
-				counts[severity]++
-				// Groups are by cause; the code is part of it here.
-				advice = append(advice, policy.Advice{
-					Source: v.Source,
-					Key:    resource.Key{Kind: resource.Kind(v.Kind), Mesh: resource.MeshName(v.Mesh), Name: v.Name},
-					Problem: resource.Problem{
-						Path: resource.Path(v.Field), Message: v.Message, Line: v.Line, Cause: v.Cause, Code: resource.Code(v.Code),
-					},
-				})
-			}
-		}
-		groups := policy.Groups(advice)
-		for i := range groups {
-			g := &groups[i]
-			fmt.Fprintf(&b, "%s %s\n", severity, g.Code)
-			where := g.Where(resource.Key.String)
-			if g.Source != "" && len(g.Keys) == 1 {
-				where = fmt.Sprintf("%s:%d: %s", g.Source, g.Line, where)
-			}
-			fmt.Fprintf(&b, "  %s\n  %s\n  fix: %s\n", where, g.Problem.String(), g.Code.Explanation().Fix)
-		}
-	}
-	if len(found) == 0 {
-		return []byte("nothing was found\n")
-	}
-	fmt.Fprintf(&b, "%s, %s, %s\n", print.Plural(counts[severityError], "error"), print.Plural(counts[severityWarning], "warning"), print.Plural(counts[severityInfo], "note"))
-	return b.Bytes()
 }

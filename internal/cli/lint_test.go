@@ -72,3 +72,24 @@ func TestLintRefused(t *testing.T) {
 		require.Contains(t, out.stderr, c.want, name)
 	}
 }
+
+// TestAnalyze asks the control plane, and fails as lint does.
+func TestAnalyze(t *testing.T) {
+	h := newHarness(t)
+	h.serveDocument([]byte(`{"asOf": 3, "findings": [{"code": "dead-policy", "severity": "warning", "kind": "Timeout", "mesh": "default", "name": "old", "message": "takes effect nowhere", "fix": "delete it"}], "dataplanes": {"default": 2}, "incomplete": [{"zone": "west", "reason": "offline"}]}`))
+	page := "warning dead-policy\n  Timeout/default/old\n  takes effect nowhere\n  fix: delete the policy, or make it more specific than those that hold in its place\n0 errors, 1 warning, 0 notes\nnot in this answer: zone \"west\": offline\n"
+	require.Equal(t, page, h.ok("analyze", "--zone", "east", "-m", "default"))
+	require.Equal(t, "east", h.server.Inspected[0].GetZone())
+	require.Equal(t, "default", h.server.Inspected[0].GetMesh())
+	require.NotNil(t, h.server.Inspected[0].GetAnalysis())
+	h.ok("analyze")
+	require.Empty(t, h.server.Inspected[1].GetMesh(), "all meshes")
+	require.Equal(t, exit.No, h.run("analyze", "--strict").code)
+	require.Contains(t, h.ok("analyze", "-o", "json"), `"code": "dead-policy"`)
+
+	h.serveDocument([]byte(`{"asOf": 3, "findings": [{"code": "denies-all", "severity": "error", "kind": "Mesh", "name": "default", "message": "m"}], "dataplanes": {}, "incomplete": []}`))
+	require.Equal(t, exit.No, h.run("analyze").code)
+	require.Equal(t, exit.Usage, h.run("analyze", "extra").code)
+	h.stop()
+	require.Equal(t, exit.Unavailable, h.run("analyze", "--timeout", "1s").code)
+}

@@ -11,6 +11,7 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 )
@@ -64,37 +65,15 @@ those of each document.`,
 }
 
 // findingView is one problem of a document, as JSON.
-type findingView struct {
-	// Code names the kind of finding; empty for what makes a document invalid.
-	Code     string `json:"code,omitempty"`
-	Severity string `json:"severity"`
-	Source   string `json:"source,omitempty"`
-	Line     int    `json:"line,omitempty"`
-	Kind     string `json:"kind,omitempty"`
-	Mesh     string `json:"mesh,omitempty"`
-	Name     string `json:"name,omitempty"`
-	Field    string `json:"field,omitempty"`
-	Message  string `json:"message"`
-	// Cause is what the message has in common with that of other documents.
-	Cause string `json:"cause,omitempty"`
-	// Fix is what to do, where the finding is one of an analysis.
-	Fix string `json:"fix,omitempty"`
-}
-
-// Severities of findings.
-const (
-	severityError   = "error"
-	severityWarning = "warning"
-	severityInfo    = "info"
-)
+type findingView = answer.Finding
 
 func viewFinding(a policy.Advice) findingView {
-	severity, code := severityInfo, a.Code.Explanation().Code
+	severity, code := answer.SeverityInfo, a.Code.Explanation().Code
 	switch a.Severity {
 	case resource.Error:
-		severity, code = severityError, a.Code
+		severity, code = answer.SeverityError, a.Code
 	case resource.Warning:
-		severity = severityWarning
+		severity = answer.SeverityWarning
 	}
 	return findingView{
 		Code: string(code), Severity: severity, Source: a.Source, Line: a.Line,
@@ -106,9 +85,9 @@ func viewFinding(a policy.Advice) findingView {
 func viewFindings(findings []*meridianv1.Finding) []findingView {
 	views := make([]findingView, len(findings))
 	for i, f := range findings {
-		severity := severityWarning
+		severity := answer.SeverityWarning
 		if f.GetSeverity() == meridianv1.Finding_SEVERITY_INFO {
-			severity = severityInfo
+			severity = answer.SeverityInfo
 		}
 		views[i] = findingView{
 			Code: f.GetCode(), Severity: severity, Kind: f.GetKey().GetKind(), Mesh: f.GetKey().GetMesh(), Name: f.GetKey().GetName(),
@@ -143,7 +122,7 @@ func (a *app) printFindings(ctx context.Context, f print.Format, documents []res
 		Documents int           `json:"documents"`
 		Findings  []findingView `json:"findings"`
 	}{len(documents), findings})
-	warned := slices.ContainsFunc(findings, func(v findingView) bool { return v.Severity == severityWarning })
+	warned := slices.ContainsFunc(findings, func(v findingView) bool { return v.Severity == answer.SeverityWarning })
 	switch {
 	case err != nil:
 		return err

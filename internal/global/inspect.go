@@ -60,6 +60,9 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 		req = proto.CloneOf(req)
 		req.Zone = about.GetToZone()
 	}
+	if req.GetAnalysis() != nil && req.GetZone() == "" {
+		return s.analyze(ctx, req)
+	}
 	if req.GetZone() == "" {
 		if response, own, err := s.answerInherited(ctx, req); own {
 			return response, err

@@ -9,6 +9,7 @@ import (
 	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/turns"
 )
 
 // withZones adds what the zones, which know the dataplanes, say of a policy to what the
@@ -38,4 +39,21 @@ func (s *inspectService) withZones(ctx context.Context, req *meridianv1.InspectR
 		return own
 	}
 	return joined
+}
+
+// analyze tells what the global finds in what it owns, together with what the connected
+// zones find on their dataplanes.
+func (s *inspectService) analyze(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	own := &meridianv1.InspectResponse{}
+	err := s.turns.Question(ctx, turns.CallerOf(ctx), func() error {
+		answered, err := question.Answer(question.Analysis{}, s.matching, question.At{Mesh: resource.MeshName(req.GetMesh())})
+		own.AsOf, own.Json, own.ShownNames = uint64(answered.AsOf), answered.Document, answered.Shown
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	known := s.zones(ctx)
+	asked := s.askEach(ctx, known, req)
+	return merge(append([]zoneAnswer{{response: own}}, asked.found...), answer.MergeAnalyses, known.absentWith(asked.absent))
 }

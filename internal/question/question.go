@@ -128,6 +128,8 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 		return Conditions{kind}, err
 	case *meridianv1.InspectRequest_Dataplanes:
 		return Dataplanes{}, nil
+	case *meridianv1.InspectRequest_Analysis:
+		return Analysis{}, nil
 	case *meridianv1.InspectRequest_Proxies:
 		return Proxies{q.Proxies.GetName(), resource.Revision(q.Proxies.GetBehind())}, nil
 	case *meridianv1.InspectRequest_Trials:
@@ -216,7 +218,12 @@ func Answer(q Question, from Source, at At) (Answered, error) {
 // surveyOf returns what completes the document of a question from a view; nil where Ask
 // does all.
 func surveyOf(q Question) func(document any, view policy.View, at At) {
-	if about, ok := q.(Policy); ok && about.Rule == "" {
+	switch about := q.(type) {
+	case Policy:
+		if about.Rule == "" {
+			return about.survey
+		}
+	case Analysis:
 		return about.survey
 	}
 	return nil
@@ -247,6 +254,8 @@ func HideZones(q Question, document []byte, may answer.May) ([]byte, error) {
 		return hideZones[answer.ConnectionAnswer](document, may)
 	case Dataplanes:
 		return hideZones[answer.DataplanesAnswer](document, may)
+	case Analysis:
+		return hideZones[answer.AnalysisAnswer](document, may)
 	case Proxies:
 		return hideZones[answer.ProxiesAnswer](document, may)
 	case Trials:

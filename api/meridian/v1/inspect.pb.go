@@ -41,6 +41,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Proxy
 	//	*InspectRequest_Trials
 	//	*InspectRequest_Plan
+	//	*InspectRequest_Analysis
 	Question isInspectRequest_Question `protobuf_oneof:"question"`
 	// By the policies of that time, for the dataplanes of now; absent: as of now. Not for
 	// proxies.
@@ -208,6 +209,15 @@ func (x *InspectRequest) GetPlan() *PlanQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetAnalysis() *AnalysisQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Analysis); ok {
+			return x.Analysis
+		}
+	}
+	return nil
+}
+
 func (x *InspectRequest) GetAt() *PointInTime {
 	if x != nil {
 		return x.At
@@ -267,6 +277,10 @@ type InspectRequest_Plan struct {
 	Plan *PlanQuestion `protobuf:"bytes,16,opt,name=plan,proto3,oneof"`
 }
 
+type InspectRequest_Analysis struct {
+	Analysis *AnalysisQuestion `protobuf:"bytes,17,opt,name=analysis,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -290,6 +304,8 @@ func (*InspectRequest_Proxy) isInspectRequest_Question() {}
 func (*InspectRequest_Trials) isInspectRequest_Question() {}
 
 func (*InspectRequest_Plan) isInspectRequest_Question() {}
+
+func (*InspectRequest_Analysis) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -1107,6 +1123,44 @@ func (x *TrialsQuestion) GetService() string {
 	return ""
 }
 
+// What is stored, valid and probably not meant, of the mesh or, without one, of every
+// mesh? The answer has "findings".
+type AnalysisQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnalysisQuestion) Reset() {
+	*x = AnalysisQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnalysisQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnalysisQuestion) ProtoMessage() {}
+
+func (x *AnalysisQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnalysisQuestion.ProtoReflect.Descriptor instead.
+func (*AnalysisQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{15}
+}
+
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The answer as the JSON document of docs/contract.md.
@@ -1133,7 +1187,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1199,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[15]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1212,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{15}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -1235,7 +1289,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1301,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1314,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{16}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -1329,7 +1383,7 @@ type WireState struct {
 
 func (x *WireState) Reset() {
 	*x = WireState{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1395,7 @@ func (x *WireState) String() string {
 func (*WireState) ProtoMessage() {}
 
 func (x *WireState) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1408,7 @@ func (x *WireState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WireState.ProtoReflect.Descriptor instead.
 func (*WireState) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{17}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WireState) GetAttachment() string {
@@ -1396,7 +1450,7 @@ type PlanQuestion struct {
 
 func (x *PlanQuestion) Reset() {
 	*x = PlanQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1462,7 @@ func (x *PlanQuestion) String() string {
 func (*PlanQuestion) ProtoMessage() {}
 
 func (x *PlanQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1475,7 @@ func (x *PlanQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanQuestion.ProtoReflect.Descriptor instead.
 func (*PlanQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{18}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanQuestion) GetWritten() []*Resource {
@@ -1456,7 +1510,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xa0\x06\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xdd\x06\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -1478,7 +1532,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\aproxies\x18\v \x01(\v2\x1c.meridian.v1.ProxiesQuestionH\x00R\aproxies\x122\n" +
 	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxy\x125\n" +
 	"\x06trials\x18\x0f \x01(\v2\x1b.meridian.v1.TrialsQuestionH\x00R\x06trials\x12/\n" +
-	"\x04plan\x18\x10 \x01(\v2\x19.meridian.v1.PlanQuestionH\x00R\x04plan\x12(\n" +
+	"\x04plan\x18\x10 \x01(\v2\x19.meridian.v1.PlanQuestionH\x00R\x04plan\x12;\n" +
+	"\banalysis\x18\x11 \x01(\v2\x1d.meridian.v1.AnalysisQuestionH\x00R\banalysis\x12(\n" +
 	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02atB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
@@ -1541,7 +1596,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\adialect\x18\x03 \x01(\tR\adialect\">\n" +
 	"\x0eTrialsQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aservice\x18\x02 \x01(\tR\aservice\"\xf2\x02\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\"\x12\n" +
+	"\x10AnalysisQuestion\"\xf2\x02\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
@@ -1592,7 +1648,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -1609,18 +1665,19 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*ProxiesQuestion)(nil),     // 12: meridian.v1.ProxiesQuestion
 	(*ProxyQuestion)(nil),       // 13: meridian.v1.ProxyQuestion
 	(*TrialsQuestion)(nil),      // 14: meridian.v1.TrialsQuestion
-	(*InspectResponse)(nil),     // 15: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 16: meridian.v1.DataplaneConnection
-	(*WireState)(nil),           // 17: meridian.v1.WireState
-	(*PlanQuestion)(nil),        // 18: meridian.v1.PlanQuestion
-	nil,                         // 19: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 20: meridian.v1.TagSet.TagsEntry
-	nil,                         // 21: meridian.v1.ConnectionInbound.TagsEntry
-	nil,                         // 22: meridian.v1.WhyQuestion.FromTagsEntry
-	nil,                         // 23: meridian.v1.InspectResponse.ShownNamesEntry
-	(*PointInTime)(nil),         // 24: meridian.v1.PointInTime
-	(*Resource)(nil),            // 25: meridian.v1.Resource
-	(*ResourceKey)(nil),         // 26: meridian.v1.ResourceKey
+	(*AnalysisQuestion)(nil),    // 15: meridian.v1.AnalysisQuestion
+	(*InspectResponse)(nil),     // 16: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 17: meridian.v1.DataplaneConnection
+	(*WireState)(nil),           // 18: meridian.v1.WireState
+	(*PlanQuestion)(nil),        // 19: meridian.v1.PlanQuestion
+	nil,                         // 20: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 21: meridian.v1.TagSet.TagsEntry
+	nil,                         // 22: meridian.v1.ConnectionInbound.TagsEntry
+	nil,                         // 23: meridian.v1.WhyQuestion.FromTagsEntry
+	nil,                         // 24: meridian.v1.InspectResponse.ShownNamesEntry
+	(*PointInTime)(nil),         // 25: meridian.v1.PointInTime
+	(*Resource)(nil),            // 26: meridian.v1.Resource
+	(*ResourceKey)(nil),         // 27: meridian.v1.ResourceKey
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -1634,28 +1691,29 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	12, // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
 	13, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
 	14, // 10: meridian.v1.InspectRequest.trials:type_name -> meridian.v1.TrialsQuestion
-	18, // 11: meridian.v1.InspectRequest.plan:type_name -> meridian.v1.PlanQuestion
-	24, // 12: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
-	19, // 13: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	3,  // 14: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
-	4,  // 15: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
-	5,  // 16: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	20, // 17: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	21, // 18: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	22, // 19: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	16, // 20: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	3,  // 21: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	23, // 22: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	17, // 23: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
-	25, // 24: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
-	26, // 25: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
-	0,  // 26: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	15, // 27: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	27, // [27:28] is the sub-list for method output_type
-	26, // [26:27] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	19, // 11: meridian.v1.InspectRequest.plan:type_name -> meridian.v1.PlanQuestion
+	15, // 12: meridian.v1.InspectRequest.analysis:type_name -> meridian.v1.AnalysisQuestion
+	25, // 13: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
+	20, // 14: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 15: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 16: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 17: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	21, // 18: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	22, // 19: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	23, // 20: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	17, // 21: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 22: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	24, // 23: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	18, // 24: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	26, // 25: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
+	27, // 26: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
+	0,  // 27: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	16, // 28: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	28, // [28:29] is the sub-list for method output_type
+	27, // [27:28] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1678,6 +1736,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Proxy)(nil),
 		(*InspectRequest_Trials)(nil),
 		(*InspectRequest_Plan)(nil),
+		(*InspectRequest_Analysis)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1685,7 +1744,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
