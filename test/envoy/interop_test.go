@@ -109,6 +109,87 @@ func TestAStockClientCallsAnEnvoy(t *testing.T) {
 	}
 }
 
+// Where plaintext is accepted, too, a stock gRPC client uses TLS to a service whose
+// endpoints all accept it, so that permissions decide about it; and no call fails while
+// that begins and ends, and while the mode changes.
+func TestAStockClientWherePlaintextIsAccepted(t *testing.T) {
+	application := grpc.NewServer()
+	healthv1.RegisterHealthServer(application, health{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = application.Serve(listener) }) // it ends by Stop
+	t.Cleanup(func() {
+		application.Stop()
+		serving.Wait()
+	})
+	z, ca, f := newZone(t), meshcatest.Authority(t, "m"), newFiles(t)
+	f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+	z.apply(z.put(resource.KindMesh, "", "m", permissiveTLS), z.put(resource.KindMeshTrafficPermission, "m", "p", everyone),
+		z.put(resource.KindDataplane, "m", "backend-1", fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,"servicePort":%d,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east","kuma.io/protocol":"grpc"}}]}}`,
+			free(t), listener.Addr().(*net.TCPAddr).Port)),
+		z.put(resource.KindDataplane, "m", "web-1", `{"networking":{"address":"127.0.0.1","inbound":[{"port":1,"tags":{"kuma.io/service":"web","kuma.io/zone":"east"}}],"outbound":[{"port":4001,"tags":{"kuma.io/service":"backend"}}]}}`))
+	e := z.launchIn(f.dir, "backend-1")
+	require.Empty(t, z.settle("backend-1"))
+	web := meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"})
+	builder, err := xds.NewXDSResolverWithConfigForTesting(z.bootstrap("web-1", web, ca.Roots()))
+	require.NoError(t, err)
+	with, err := xdscredentials.NewClientCredentials(xdscredentials.ClientOptions{FallbackCreds: insecure.NewCredentials()})
+	require.NoError(t, err)
+	dial := func() *grpc.ClientConn {
+		conn, err := grpc.NewClient("xds:///backend", grpc.WithResolvers(builder), grpc.WithTransportCredentials(with))
+		require.NoError(t, err)
+		return conn
+	}
+	conn := dial()
+	l := newLoad(t)
+	t.Cleanup(func() { l.stop(); require.NoError(t, conn.Close()) })
+	check(t, conn, codes.OK)
+	l.worker(func() error {
+		_, err := healthv1.NewHealthClient(conn).Check(context.Background(), &healthv1.HealthCheckRequest{})
+		return err
+	})
+	l.pass(20)
+	certified := func(has bool, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			z.feed.Certified(policy.DataplaneKey("m", name), has)
+			require.Empty(t, z.settle("backend-1"))
+			require.Empty(t, z.settle("web-1"))
+			l.pass(20)
+		}
+	}
+	// A client that is new, and the one that calls all the time.
+	until := func(code codes.Code) {
+		t.Helper()
+		fresh := dial()
+		check(t, fresh, code)
+		require.NoError(t, fresh.Close())
+	}
+	const plaintext = "%5Ehttp.in_.*_plaintext.downstream_cx_active"
+	require.Positive(t, e.count(plaintext))
+	certified(true, "backend-1", "web-1")
+	for e.count(plaintext) > 0 {
+		require.NoError(t, t.Context().Err())
+		l.pass(1)
+	}
+	before := e.plaintext()
+	for _, mode := range []string{mutualTLS, permissiveTLS} {
+		z.apply(z.put(resource.KindMesh, "", "m", mode))
+		certified(true, "backend-1")
+	}
+	require.Equal(t, before, e.plaintext())
+	certified(false, "web-1")
+	certified(true, "web-1")
+	l.stop()
+	z.apply(z.put(resource.KindMeshTrafficPermission, "m", "p", onlyOther))
+	require.Empty(t, z.settle("backend-1"))
+	until(codes.PermissionDenied)
+	check(t, conn, codes.PermissionDenied)
+	z.feed.Certified(policy.DataplaneKey("m", "web-1"), false)
+	until(codes.OK)
+}
+
 // An application behind an Envoy calls a stock gRPC server: with the identities of both,
 // and as permissions say.
 func TestAnEnvoyCallsAStockServer(t *testing.T) {

@@ -62,8 +62,9 @@ type dialect struct {
 	ruled    bool
 	inbounds func(resource.Key, world.Mesh, *resource.Dataplane, []policy.Rule, *generate.Tried) ([]*xds.Resource, error)
 	// shared makes what dataplanes share whose spelling is equal, with their rules, the
-	// settings of their mesh, the routes of their services and the protocols that it lists.
-	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, *generate.Tried, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error)
+	// settings of their mesh, the routes of their services and the protocols, or the use of TLS,
+	// that it lists.
+	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, *generate.Tried, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol, func(resource.TagSelector) bool) (*generate.Outbounds, error)
 	spelling func(*resource.Dataplane) string
 }
 
@@ -72,15 +73,17 @@ var dialects = map[xds.Dialect]dialect{
 		inbounds: func(key resource.Key, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule, _ *generate.Tried) ([]*xds.Resource, error) {
 			return grpc.Inbounds(key.Mesh, settings, spec)
 		},
-		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, _ *generate.Tried, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol) (*generate.Outbounds, error) {
-			return grpc.Shared(mesh, settings, spec, rules, routes)
+		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, _ *generate.Tried, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol, tls func(resource.TagSelector) bool) (*generate.Outbounds, error) {
+			return grpc.Shared(mesh, settings, spec, rules, routes, tls)
 		},
 		spelling: grpc.Spelling,
 	},
 	xds.Envoy: {
 		ruled:    true,
 		inbounds: envoy.Inbounds,
-		shared:   envoy.Shared,
+		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried, routes func(string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol, _ func(resource.TagSelector) bool) (*generate.Outbounds, error) {
+			return envoy.Shared(mesh, settings, spec, rules, tried, routes, protocol)
+		},
 		spelling: envoy.Spelling,
 	},
 }
@@ -226,16 +229,8 @@ func (f *Feed) update(touched []policy.Touch) {
 	}
 }
 
-// settingsOf returns the settings of a mesh as they hold for a proxy.
-func (f *Feed) settingsOf(key proxyKey) world.Mesh {
-	if key.dialect == xds.Envoy {
-		return f.world.MeshOf(key.Key)
-	}
-	return f.world.Mesh(key.Mesh)
-}
-
-// Certified has a dataplane's Envoy use its certificate, or no longer: it acknowledged
-// that it has one, or none.
+// Certified has a dataplane's proxies use its certificate, or no longer: its agent
+// acknowledged that it has one, or none.
 func (f *Feed) Certified(dataplane resource.Key, has bool) {
 	f.inform(func() bool { return f.world.SetCertified(dataplane, has) })
 }
@@ -307,7 +302,7 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 	if err != nil {
 		return nil, err
 	}
-	next := &proxy{dataplane: spec, settings: f.settingsOf(key), endpoints: map[world.Key]bool{}}
+	next := &proxy{dataplane: spec, settings: f.world.MeshOf(key.Key), endpoints: map[world.Key]bool{}}
 	if reason := generate.Withheld(key.Key, spec, f.world); reason != "" {
 		next.set = xds.WithheldSet(asOf, reason)
 	} else if err := f.make(next, p, key, rules, tried, asOf); err != nil {
@@ -374,13 +369,14 @@ func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, tried *gen
 		routes = append(routes, f.world.Routes(mesh, outbounds[i].Service)...)
 	}
 	protocol := func(s resource.TagSelector) world.Protocol { return f.world.Endpoints(mesh, s).Protocol }
+	tls := func(s resource.TagSelector) bool { return f.world.Endpoints(mesh, s).AllTLS() }
 	known := f.shapes[key]
 	if known != nil && slices.Equal(known.routes, routes) && !slices.ContainsFunc(known.outbounds.Protocols, func(p generate.SelectorProtocol) bool {
 		return protocol(p.Selector) != p.Protocol
-	}) {
+	}) && !slices.ContainsFunc(known.outbounds.Secured, func(p generate.SelectorTLS) bool { return tls(p.Selector) != p.TLS }) {
 		return known, nil
 	}
-	made, err := d.shared(mesh, next.settings, spec, rules, tried, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol)
+	made, err := d.shared(mesh, next.settings, spec, rules, tried, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol, tls)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"strings"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -32,6 +33,7 @@ func TestTLSToWhoAcceptsIt(t *testing.T) {
 		`{"networking":{"address":"10.0.0.2","inbound":[{"port":80,"servicePort":8080,"tags":{"kuma.io/service":"web","kuma.io/zone":"east"}}],"outbound":[{"port":81,"tags":{"kuma.io/service":"backend"}}]}}`))
 	z.follow("web")
 	z.follow("backend")
+	mixed := false // there is an endpoint without TLS after those
 	is := func(cluster, endpoint, listener string) {
 		t.Helper()
 		var found [3]string
@@ -71,6 +73,19 @@ func TestTLSToWhoAcceptsIt(t *testing.T) {
 		read("web", xds.Endpoints)
 		read("backend", xds.Listener)
 		require.Equal(t, [3]string{cluster, endpoint, listener}, found)
+		// A gRPC client has one way to call all endpoints.
+		set, err := z.feed.Resources(web, xds.GRPC)
+		require.NoError(t, err)
+		secure := 0
+		for _, r := range set.Of(xds.Cluster) {
+			m, err := r.Message()
+			require.NoError(t, err)
+			require.Empty(t, m.(*clusterv3.Cluster).GetTransportSocketMatches(), "gRPC rejects them")
+			if m.(*clusterv3.Cluster).GetTransportSocket() != nil {
+				secure++
+			}
+		}
+		require.Equal(t, cluster == "TLS" || cluster == "both" && endpoint == "TLS" && !mixed, secure == 1)
 	}
 	is("plaintext", "plaintext", "both")
 	z.feed.Certified(backend, true)
@@ -99,6 +114,15 @@ func TestTLSToWhoAcceptsIt(t *testing.T) {
 	z.feed.Certified(backend, true)
 	z.apply(mode("PERMISSIVE"))
 	is("both", "TLS", "both")
+	other := policy.DataplaneKey("m", "later") // after backend in lists of endpoints
+	z.apply(z.put(resource.KindDataplane, "m", "later", strings.Replace(served, "10.0.0.1", "10.0.0.9", 1)))
+	mixed = true
+	is("both", "TLS", "both")
+	z.feed.Certified(other, true)
+	z.feed.Listening(other, true)
+	mixed = false
+	is("both", "TLS", "both")
+	z.apply(store.Delete(other))
 	// An inbound without a listener is the application itself, without TLS.
 	z.apply(z.put(resource.KindDataplane, "m", "backend", `{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"servicePort":8080,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east"}},
 		{"port":82,"serviceAddress":"10.0.0.1","tags":{"kuma.io/service":"other","kuma.io/zone":"east"}}]}}`))

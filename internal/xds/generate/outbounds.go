@@ -29,6 +29,8 @@ type Outbounds struct {
 	Selectors []resource.TagSelector
 	// Protocols are what the endpoints speak of the selectors for which that matters.
 	Protocols []SelectorProtocol
+	// Secured are whether all endpoints accept TLS of the selectors for which that matters.
+	Secured []SelectorTLS
 	// Omitted are the outbounds whose requests fail because of their size.
 	Omitted []xds.Omission
 }
@@ -37,6 +39,12 @@ type Outbounds struct {
 type SelectorProtocol struct {
 	Selector resource.TagSelector
 	Protocol world.Protocol
+}
+
+// SelectorTLS is whether all endpoints behind a selector accept TLS.
+type SelectorTLS struct {
+	Selector resource.TagSelector
+	TLS      bool
 }
 
 // Outbound lists the outbounds of a dataplane that a client can name: of several for
@@ -78,6 +86,9 @@ type Builder struct {
 	Mesh resource.MeshName
 	// PerRoute are the kinds whose policies on a route give it clusters of its own.
 	PerRoute []resource.Kind
+	// Variant is what tells clusters of one destination apart that are not to be one, if it
+	// is set; nil for nothing.
+	Variant func(selector resource.TagSelector) []string
 	// Configure sets what policies say about a cluster of a destination.
 	Configure func(c *clusterv3.Cluster, a *policy.Attachment, rules Rules, route string, selector resource.TagSelector) ([]xds.Origin, error)
 
@@ -155,7 +166,11 @@ func (b *Builder) Cluster(a *policy.Attachment, rules Rules, e *Entry, selector 
 		route = ""
 	}
 	key := world.KeyOf(b.Mesh, selector)
-	name := "cl_" + world.Label(key.Service) + "_" + world.Hash(string(b.Mesh), key.Name(), RoutesName(a), route)
+	parts := []string{string(b.Mesh), key.Name(), RoutesName(a), route}
+	if b.Variant != nil {
+		parts = append(parts, b.Variant(selector)...)
+	}
+	name := "cl_" + world.Label(key.Service) + "_" + world.Hash(parts...)
 	if b.clusters[name] {
 		return name, nil
 	}

@@ -41,7 +41,7 @@ const (
 
 var grpcTable = compile(
 	on(resource.KindMesh, Enforced, "with type builtin; with others nothing is sent", "mtls.enabledBackend", "mtls.backends[].name", "mtls.backends[].type"),
-	on(resource.KindMesh, Approximated, "with PERMISSIVE, gRPC clients and servers use plaintext, without permissions", "mtls.backends[].mode"),
+	on(resource.KindMesh, Approximated, "with PERMISSIVE, gRPC servers use plaintext, without permissions, and clients TLS to services whose endpoints are all Envoys with a certificate", "mtls.backends[].mode"),
 	on(resource.KindMesh, Approximated, "at least 1m", "mtls.backends[].dpCert.rotation.expiration"),
 	on(resource.KindMesh, Unsupported, "the zone issues certificates itself", "mtls"),
 	on(resource.KindMesh, Enforced, "", "routing.localityAwareLoadBalancing"),

@@ -56,6 +56,14 @@ func (e *Endpoints) Made(make func() any) any {
 	return e.made
 }
 
+// AllTLS reports whether there are endpoints, and an outbound that can choose is to use
+// mutual TLS to each.
+func (e *Endpoints) AllTLS() bool {
+	return len(e.Localities) > 0 && !slices.ContainsFunc(e.Localities, func(l Locality) bool {
+		return slices.ContainsFunc(l.Endpoints, func(at Endpoint) bool { return !at.TLS })
+	})
+}
+
 // equal reports whether two have the same content.
 func (e *Endpoints) equal(other *Endpoints) bool {
 	return e.Protocol == other.Protocol && slices.EqualFunc(e.Localities, other.Localities, func(a, b Locality) bool {

@@ -9,7 +9,7 @@ type proxyTLS struct {
 	certified, listening bool
 }
 
-// MeshOf is Mesh as it holds for the Envoy of one dataplane. Where plaintext is accepted
+// MeshOf is Mesh as it holds for the proxies of one dataplane. Where plaintext is accepted
 // beside TLS, its outbounds use TLS once it has a certificate. Where mutual TLS was turned
 // off, its inbounds accept TLS for as long as it has one: who calls may not have heard.
 func (w *World) MeshOf(dataplane resource.Key) Mesh {

@@ -26,9 +26,31 @@ import (
 
 // MakeOutbounds makes the resources of outbounds, as generate.Outbound lists them, from all rules
 // of the dataplane and the settings of its mesh. routes returns the routes whose parent a
-// service is.
-func MakeOutbounds(mesh resource.MeshName, settings world.Mesh, outbounds []policy.Attachment, rules []policy.Rule, routes func(service string) []*resource.Resource) (*generate.Outbounds, error) {
+// service is, and tls whether all endpoints behind a selector accept mutual TLS.
+func MakeOutbounds(
+	mesh resource.MeshName, settings world.Mesh, outbounds []policy.Attachment, rules []policy.Rule,
+	routes func(service string) []*resource.Resource, tls func(resource.TagSelector) bool,
+) (*generate.Outbounds, error) {
 	b := newBuilder(mesh, settings)
+	if settings.Offers {
+		known := map[string]bool{}
+		b.tls = func(s resource.TagSelector) bool {
+			all := tls(s)
+			if name := world.KeyOf(mesh, s).Name(); !known[name] {
+				known[name] = true
+				b.Secured = append(b.Secured, generate.SelectorTLS{Selector: s, TLS: all})
+			}
+			return all
+		}
+		// A client keeps the connections of a cluster that begins to use TLS, and goes on
+		// with plaintext for as long as they last: it is another cluster.
+		b.Variant = func(s resource.TagSelector) []string {
+			if b.tls(s) {
+				return []string{"tls"}
+			}
+			return nil
+		}
+	}
 	for i := range outbounds {
 		a := &outbounds[i]
 		if err := b.outbound(a, generate.RulesOf(rules, a), routes(a.Service)); err != nil {
@@ -46,7 +68,10 @@ func MakeOutbounds(mesh resource.MeshName, settings world.Mesh, outbounds []poli
 // builder gathers the resources of a dataplane.
 type builder struct {
 	generate.Builder
-	secure    bool // see world.Mesh
+	secure bool // see world.Mesh
+	// tls is whether all endpoints behind a selector accept TLS, where plaintext is
+	// accepted, too: a client has one way to call all of them. nil elsewhere.
+	tls       func(resource.TagSelector) bool
 	revoked   *world.Revoked
 	listeners map[string]bool // names that are made
 }
@@ -57,7 +82,7 @@ func newBuilder(mesh resource.MeshName, settings world.Mesh) *builder {
 	b.Configure = func(c *clusterv3.Cluster, _ *policy.Attachment, rules generate.Rules, route string, selector resource.TagSelector) ([]xds.Origin, error) {
 		origins := setLoadBalancer(c, rules.On(route, resource.KindTrafficRoute, resource.KindMeshTrafficRoute))
 		origins = append(origins, setBreaker(c, rules.On(route, resource.KindCircuitBreaker, resource.KindMeshCircuitBreaker))...)
-		if !b.secure {
+		if !b.secure && (b.tls == nil || !b.tls(selector)) {
 			return origins, nil
 		}
 		secured, err := secure(c, mesh, selector)
@@ -287,8 +312,11 @@ func (b *builder) serverListener(address string, port uint32) error {
 
 // Shared makes what dataplanes share whose Spelling and rules are equal: MakeOutbounds and
 // InboundRoutes.
-func Shared(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, routes func(service string) []*resource.Resource) (*generate.Outbounds, error) {
-	outbounds, err := MakeOutbounds(mesh, settings, generate.Outbound(spec), rules, routes)
+func Shared(
+	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule,
+	routes func(service string) []*resource.Resource, tls func(resource.TagSelector) bool,
+) (*generate.Outbounds, error) {
+	outbounds, err := MakeOutbounds(mesh, settings, generate.Outbound(spec), rules, routes, tls)
 	if err != nil {
 		return nil, err
 	}

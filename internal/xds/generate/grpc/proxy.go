@@ -20,8 +20,10 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if reason := generate.Withheld(key, spec, w); reason != "" {
 		return xds.WithheldSet(asOf, reason), nil
 	}
-	settings := w.Mesh(key.Mesh)
-	shared, err := Shared(key.Mesh, settings, spec, rules, func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) })
+	settings := w.MeshOf(key)
+	shared, err := Shared(key.Mesh, settings, spec, rules,
+		func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) },
+		func(s resource.TagSelector) bool { return w.Endpoints(key.Mesh, s).AllTLS() })
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
