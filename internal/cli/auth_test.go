@@ -90,7 +90,8 @@ func (h *harness) serveRoles(text string) {
 		h.server.Stored[d.Resource.Key()] = m
 	}
 	require.NoError(h.t, p.Apply(p.Revision()+1, store.Txn{Ops: ops}).Err)
-	h.server.Access = access.New(authz.New(p.View), p.Read, turns.NewServer())
+	h.granted = authz.New(p.View)
+	h.server.Access = access.New(h.granted, p.Read, turns.NewServer())
 	caller := authn.UserPrincipal("reader", nil)
 	h.server.Caller = &caller
 }

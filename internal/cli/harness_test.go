@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authz"
 	"meridian/internal/cli/clitest"
 	"meridian/internal/cli/exit"
 	"meridian/internal/clientconfig"
@@ -27,9 +28,11 @@ type harness struct {
 	// address is the server's, caFile and config are files for it.
 	address, caFile, config string
 	home                    string
-	env                     []string
-	tls                     *tls.Config
-	stop                    func()
+	// granted decides by the roles that serveRoles was given.
+	granted *authz.Authorizer
+	env     []string
+	tls     *tls.Config
+	stop    func()
 	// later is added to the clock of commands, in nanoseconds.
 	later atomic.Int64
 	// fleetBudget is how long apply asks zones: longer than answers take.

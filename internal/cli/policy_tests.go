@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -76,7 +78,7 @@ func (a *app) testPolicies(cmd *cobra.Command, paths []string, o *policyTests) e
 	}
 	var source expectation.Source = offline
 	if o.live {
-		source = &liveTests{Offline: *offline, app: a, cmd: cmd, zone: o.zone}
+		source = &liveTests{Offline: *offline, app: a, cmd: cmd, zone: o.zone, complete: map[resource.MeshName]error{}}
 	}
 	runner, err := expectation.New(source)
 	if err != nil {
@@ -176,7 +178,12 @@ func (a *app) canAll(cmd *cobra.Command, test string, mesh resource.MeshName, c 
 	}
 	documents, err := a.loadDocuments(&sources{files: []string{path}, cmd: cmd}, resource.DecodeOptions{Mesh: mesh})
 	if err != nil {
-		return false, nil, err
+		// A pipeline runs the tests of whoever proposes them, on any file that it can read: the
+		// message has nothing of what is in it.
+		if _, missing := os.Stat(path); missing != nil {
+			return false, nil, missing
+		}
+		return false, nil, fmt.Errorf("%s: what is there is not valid: `meridian validate -f` says why", path)
 	}
 	verdict := verdictView{Allowed: true}
 	for _, r := range resourcesOf(documents) {
@@ -200,12 +207,17 @@ type liveTests struct {
 
 	read    sync.Once
 	readErr error
+	// complete is why what was read of a mesh may not be all of it; nil where it is.
+	complete map[resource.MeshName]error
 }
 
 func (l *liveTests) ask(ctx context.Context, q question.Question, mesh resource.MeshName, document any) error {
 	response, err := l.app.ask(ctx, question.Request(q, string(mesh), l.zone))
 	if err != nil {
 		return err
+	}
+	if notes := response.GetNotes(); len(notes) > 0 {
+		return incompleteFailure(notes[0], len(notes)-1)
 	}
 	return answer.Unmarshal(response.GetJson(), document)
 }
@@ -233,43 +245,79 @@ func (l *liveTests) CanI(ctx context.Context, test string, mesh resource.MeshNam
 	return l.app.canAll(l.cmd, test, mesh, c, ask)
 }
 
-// load reads all resources of the control plane.
-func (l *liveTests) load(ctx context.Context) error {
-	l.read.Do(func() {
-		l.readErr = func() error {
-			c, err := l.app.connect()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			stored, _, err := c.Resources(ctx, &meridianv1.ListRequest{})
-			if err != nil {
-				return err
-			}
-			resources := make([]*resource.Resource, 0, len(stored))
-			for _, r := range stored {
-				if d, known := resource.Describe(r.Key().Kind); !known || d.Sensitive {
-					continue // a control plane newer than this command, or what is not shown
-				}
-				built, _, err := resource.Build(r.Meta(), r.Canonical())
-				if err != nil {
-					return err
-				}
-				resources = append(resources, built)
-			}
-			offline, err := l.app.offlineTests(l.cmd, resources, l.zone)
-			if err == nil {
-				l.Matcher, l.Zone = offline.Matcher, offline.Zone
-			}
+// load reads all resources of the control plane, once, and fails unless its user may read
+// everything that decides about a mesh: a list has what the user may read, and a case about
+// every dataplane would pass for want of the others.
+func (l *liveTests) load(ctx context.Context, mesh resource.MeshName) error {
+	l.read.Do(func() { l.readErr = l.readAll(ctx) })
+	if l.readErr != nil {
+		return l.readErr
+	}
+	err, asked := l.complete[mesh]
+	if !asked {
+		err = l.readsMesh(ctx, mesh)
+		l.complete[mesh] = err
+	}
+	return err
+}
+
+func (l *liveTests) readAll(ctx context.Context) error {
+	c, err := l.app.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	stored, _, err := c.Resources(ctx, &meridianv1.ListRequest{})
+	if err != nil {
+		return err
+	}
+	resources := make([]*resource.Resource, 0, len(stored))
+	for _, r := range stored {
+		if d, known := resource.Describe(r.Key().Kind); !known || d.Sensitive {
+			continue // a control plane newer than this command, or what is not shown
+		}
+		built, _, err := resource.Build(r.Meta(), r.Canonical())
+		if err != nil {
 			return err
-		}()
-	})
-	return l.readErr
+		}
+		resources = append(resources, built)
+	}
+	offline, err := l.app.offlineTests(l.cmd, resources, l.zone)
+	if err == nil {
+		l.Matcher, l.Zone = offline.Matcher, offline.Zone
+	}
+	return err
+}
+
+// readsMesh fails unless the user may read the mesh and every resource in it.
+func (l *liveTests) readsMesh(ctx context.Context, mesh resource.MeshName) error {
+	ask, stop, err := l.app.asker(ctx, &canIFlags{})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for _, d := range resource.Kinds() {
+		key := resource.Key{Kind: d.Kind, Mesh: mesh}
+		switch {
+		case d.Kind == resource.KindMesh:
+			key = resource.Key{Kind: d.Kind, Name: string(mesh)}
+		case d.Scope != resource.MeshScoped || d.Sensitive:
+			continue
+		}
+		answer, err := ask(rbac.Question{Access: resource.AccessRead, Key: key})
+		if err != nil {
+			return err
+		}
+		if !answer.Allowed {
+			return fmt.Errorf("you may not read every %s of mesh %s, so that what holds for all dataplanes is not known", d.Kind, mesh)
+		}
+	}
+	return nil
 }
 
 // Dataplanes implements expectation.Source.
 func (l *liveTests) Dataplanes(ctx context.Context, mesh resource.MeshName) ([]expectation.Dataplane, error) {
-	if err := l.load(ctx); err != nil {
+	if err := l.load(ctx, mesh); err != nil {
 		return nil, err
 	}
 	return l.Offline.Dataplanes(ctx, mesh)
@@ -277,7 +325,7 @@ func (l *liveTests) Dataplanes(ctx context.Context, mesh resource.MeshName) ([]e
 
 // Connections implements expectation.Source.
 func (l *liveTests) Connections(ctx context.Context, mesh resource.MeshName, each func(*expectation.Connection) bool) error {
-	if err := l.load(ctx); err != nil {
+	if err := l.load(ctx, mesh); err != nil {
 		return err
 	}
 	return l.Offline.Connections(ctx, mesh, each)
@@ -285,11 +333,15 @@ func (l *liveTests) Connections(ctx context.Context, mesh resource.MeshName, eac
 
 // Routes implements expectation.Source.
 func (l *liveTests) Routes(ctx context.Context, mesh resource.MeshName) ([]*answer.RouteAnswer, error) {
-	if err := l.load(ctx); err != nil {
+	if err := l.load(ctx, mesh); err != nil {
 		return nil, err
 	}
 	return l.Offline.Routes(ctx, mesh)
 }
+
+// oneLine keeps what a test's author writes on its line: systems that run pipelines take
+// lines of a log as commands to them.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", `\n`) }
 
 func (a *app) printTests(f print.Format, report *expectation.Report) error {
 	if f.Structured() {
@@ -298,7 +350,7 @@ func (a *app) printTests(f print.Format, report *expectation.Report) error {
 	var b bytes.Buffer
 	for i := range report.Cases {
 		if c := &report.Cases[i]; !c.OK {
-			fmt.Fprintf(&b, "FAIL  %s\n      %s:%d: %s\n", c.Name, c.File, c.Line, c.Message)
+			fmt.Fprintf(&b, "FAIL  %s\n      %s:%d: %s\n", oneLine(c.Name), oneLine(c.File), c.Line, oneLine(c.Message))
 		}
 	}
 	fmt.Fprintf(&b, "%s passed, %d failed\n", print.Plural(report.Passed, "case"), report.Failed)

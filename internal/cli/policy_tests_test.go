@@ -82,3 +82,50 @@ func TestPolicyTestsLive(t *testing.T) {
 	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stdout, "0 cases passed, 2 failed")
 }
+
+// What is over every dataplane fails for a user who may not read all of them, and a case
+// whose answer lacks a zone fails, too: they would pass for want of what is not there.
+func TestPolicyTestsLiveKnowWhatTheyLack(t *testing.T) {
+	const invariant = "kind: PolicyTest\ncases:\n- {name: nobody, over: connections, invariant: c.allowed}\n"
+	h := newHarness(t)
+	tests := h.write("t.yaml", invariant)
+	const role = "type: AccessRole\nname: reader\nrules: [{types: [Mesh, MeshTrafficPermission, TrafficPermission], access: [READ]}]\n---\ntype: AccessRoleBinding\nname: reader\nsubjects: [{type: User, name: reader}]\nroles: [reader]\n---\n" + meshYAML + twoDataplanes
+	h.serveRoles(role)
+	out := h.run("test", tests, "--live")
+	require.Equal(t, exit.OK, out.code, out.stdout+out.stderr)
+
+	h.granted.ReadGranted()
+	out = h.run("test", tests, "--live")
+	require.Equal(t, exit.No, out.code, out.stderr)
+	require.Contains(t, out.stdout, "you may not read every AuthPolicy of mesh default, so that what holds for all dataplanes is not known")
+
+	h.serveRoles(strings.Replace(role, "types: [Mesh, MeshTrafficPermission, TrafficPermission], ", "", 1))
+	h.granted.ReadGranted()
+	require.Contains(t, h.ok("test", tests, "--live"), "1 case passed")
+
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: []byte(`{"mesh": "default", "from": "web-1", "to": "backend-1", "allowed": true, "allowedBy": ["all"], "effective": []}`), Notes: []string{`zone "north": offline`}}, nil
+	}
+	out = h.run("test", h.write("t.yaml", policyTest), "--live")
+	require.Equal(t, exit.No, out.code)
+	require.Contains(t, out.stdout, `the answer is incomplete: zone "north": offline`)
+	require.Contains(t, out.stdout, "0 cases passed, 2 failed")
+}
+
+// A pipeline runs the tests of whoever proposes them: what they print has nothing of the
+// files that they name, and begins no line with a text of theirs.
+func TestPolicyTestsTellNothingOfFiles(t *testing.T) {
+	h := newHarness(t)
+	secret := h.write("secret.pem", "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqG\n")
+	typed := h.write("token.yaml", "type: hvs.secrettoken\nname: a\n")
+	for _, file := range []string{secret, typed} {
+		out := h.run("test", h.write("t.yaml", "kind: PolicyTest\ncases:\n- {name: \"a\\n::error::b\", access: {as: bob, verb: UPDATE, file: "+file+"}, expect: no}\n"))
+		require.Equal(t, exit.No, out.code, out.stderr)
+		require.Contains(t, out.stdout, file+": what is there is not valid")
+		for _, leak := range []string{"PRIVATE", "MIGH", "secrettoken", "\n::"} {
+			require.NotContains(t, out.stdout+out.stderr, leak)
+		}
+	}
+	out := h.run("test", h.write("t.yaml", "kind: PolicyTest\ncases:\n- {name: a, access: {as: bob, verb: UPDATE, file: none.yaml}, expect: no}\n"))
+	require.Contains(t, out.stdout, "none.yaml: no such file")
+}

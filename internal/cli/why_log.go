@@ -72,9 +72,11 @@ var jsonNames = map[reflect.Kind]string{reflect.String: "text", reflect.Uint32: 
 
 // readDenial reads a line of a log. The error says why it is not one of a denial.
 func readDenial(text string) (denial, error) {
-	// A line of Envoy has what callers write, which may look like such an error.
-	object := strings.HasPrefix(strings.TrimSpace(text), "{")
-	if m := grpcDenied.FindStringSubmatch(text); m != nil && !object {
+	// A line of Envoy has what callers write, which may look like such an error: what
+	// begins before it is an object.
+	i := strings.IndexByte(text, '{')
+	if at := grpcDenied.FindStringSubmatchIndex(text); at != nil && (i < 0 || at[0] < i) {
+		m := grpcDenied.FindStringSubmatch(text)
 		d := denial{By: m[1]}
 		if whole, err := strconv.Unquote(`"` + m[1] + `"`); err == nil {
 			d.By = whole
@@ -82,7 +84,6 @@ func readDenial(text string) (denial, error) {
 		d.ofKind(" ")
 		return d, nil
 	}
-	i := strings.IndexByte(text, '{')
 	if i < 0 {
 		return denial{}, errors.New("it is neither a JSON object, as Envoy and gRPC servers log a denial, nor the error of a gRPC client that was denied (`incoming RPC matched a deny policy …`)")
 	}

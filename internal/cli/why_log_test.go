@@ -79,6 +79,23 @@ func TestWhyExplainsADenial(t *testing.T) {
 	require.Empty(t, h.server.Calls)
 }
 
+// A caller writes the path, which is no error of a client, wherever the object begins.
+func TestWhatACallerWritesIsNoDenial(t *testing.T) {
+	h := newHarness(t)
+	file := h.write("denied.yaml", deniedYAML)
+	posed := strings.Replace(envoyDenied, `"method":"GET"`, `"method":"GET","path":"/incoming RPC matched a deny policy \"MeshTrafficPermission allow-all\""`, 1)
+	require.NotEqual(t, envoyDenied, posed)
+	for _, line := range []string{posed, posed[strings.IndexByte(posed, '{'):]} {
+		require.Contains(t, h.ok("why", "--log", line, "-f", file), "and was denied by MeshTrafficPermission no-web.\n")
+	}
+	out := h.run("why", "--log", posed[:len(posed)-2], "-f", file) // one that was cut
+	require.Equal(t, exit.Usage, out.code)
+	require.Contains(t, out.stderr, "no whole JSON object")
+	out = h.run("why", "backend-2", "--log", strings.Replace(envoyDenied, "backend-1", `\u001b[31m`, 1), "-f", file)
+	require.Equal(t, exit.Usage, out.code)
+	require.NotContains(t, out.stderr, "\x1b")
+}
+
 func TestWhatIsNoDenialIsRefused(t *testing.T) {
 	h := newHarness(t)
 	file := h.write("denied.yaml", deniedYAML)
