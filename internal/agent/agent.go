@@ -93,6 +93,8 @@ type agent struct {
 	available availability
 	// certificates are for the goroutine that registers.
 	certificates *certificates
+	// expiry fires when the certificate has expired.
+	expiry *time.Timer
 	// identified is called once it is known that the dataplane has a certificate, or
 	// needs none.
 	identified func()
@@ -112,6 +114,9 @@ type agent struct {
 // could not have started; an error of the zone, that the zone refuses it.
 func Run(ctx context.Context, cfg Config) error {
 	a := &agent{cfg: cfg, draining: make(chan struct{}), identified: func() {}, trials: NewTrials(cfg.Log)}
+	a.expiry = time.AfterFunc(time.Hour, a.expire)
+	a.expiry.Stop() // until there is a certificate
+	defer a.expiry.Stop()
 	if _, err := a.token(); err != nil {
 		return &UsageError{err}
 	}
@@ -210,6 +215,17 @@ func (a *agent) token() (string, error) {
 	return text, nil
 }
 
+// tokenLooks is what was seen of the token's file while a token was in use.
+type tokenLooks struct{ presented, last string }
+
+// replaced takes what a look saw, and reports whether the file has another token. What it
+// had at the look before counts: a file that is being written has a part of a token.
+func (l *tokenLooks) replaced(now string) bool {
+	last := l.last
+	l.last = now
+	return now != l.presented && now == last
+}
+
 // fileToken are credentials that are read for every call.
 type fileToken struct{ agent *agent }
 
@@ -265,8 +281,9 @@ func listen(path string) (net.Listener, error) {
 // then. It returns an error when the zone refuses what waiting does not change.
 func (a *agent) register(ctx context.Context) error {
 	pause, was, ever, leaving := firstPause, "", false, departure{}
+	draining := a.draining
 	for {
-		begun := false
+		begun, last := false, ctx.Err() != nil
 		conn, moves, err := leaving.next(a)
 		if err != nil {
 			return &UsageError{err}
@@ -289,7 +306,8 @@ func (a *agent) register(ctx context.Context) error {
 			_ = conn.Close()
 		}
 		leaving.ended(err, begun)
-		if ctx.Err() != nil {
+		// One attempt that began before the end may be followed by one that ends the registration.
+		if ctx.Err() != nil && (last || !ever || errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled || final(err, ever)) {
 			return nil
 		}
 		if begun {
@@ -308,10 +326,19 @@ func (a *agent) register(ctx context.Context) error {
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
+			pause = min(pause*8/5, maxPause)
+			continue
+		case <-draining:
+			draining = nil
 		case <-ctx.Done():
+		}
+		if !ever {
+			<-ctx.Done()
 			return nil
 		}
-		pause = min(pause*8/5, maxPause)
+		// The zone keeps the registration of before for its grace period, unless it hears now
+		// that the dataplane goes.
+		a.zone.current().ResetConnectBackoff()
 	}
 }
 
@@ -338,7 +365,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaving, cancel) })
 	defer stop()
-	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(streaming)
+	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(streaming, grpc.WaitForReady(ctx.Err() != nil))
 	if err != nil {
 		return err
 	}
@@ -371,7 +398,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 	}
 	go func() { // the one goroutine that sends
 		defer close(sending)
-		token := time.NewTicker(lookAtToken)
+		token, looks := time.NewTicker(lookAtToken), tokenLooks{presented: presented}
 		defer token.Stop()
 		trials := time.NewTicker(tellTrials)
 		defer trials.Stop()
@@ -399,7 +426,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 					next = &meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Drain{Drain: &meridianv1.DataplaneDrain{}}}
 				}
 			case <-token.C:
-				if now, err := a.token(); err == nil && now != presented && draining != nil {
+				if now, err := a.token(); err == nil && looks.replaced(now) && draining != nil {
 					a.cfg.Log.Info("the token was replaced: registering with it")
 					close(again)
 					cancel()
@@ -500,6 +527,12 @@ func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-cha
 				a.cfg.Log.Warn("the zone issues no certificate", "reason", identity.GetRefused())
 			}
 			if known, have = true, identity.GetVersion(); stored || identity.GetRefused() == "" || identity.GetPlaintext() {
+				expires := c.expires
+				if identity.GetPlaintext() { // there is a way without it
+					expires = time.Time{}
+				}
+				a.available.certify(expires)
+				a.expiry.Reset(max(0, expires.Sub(c.now())))
 				a.identified()
 			}
 			a.plaintext.want(identity.GetPlaintext(), c.now())
@@ -521,6 +554,14 @@ func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-cha
 			}
 			a.cfg.Log.Info("registered in the zone", "mesh", a.cfg.Mesh, "dataplane", a.cfg.Name, "bootstrap", a.cfg.Bootstrap)
 		}
+	}
+}
+
+// expire has others send no requests once the certificate has expired: nobody in the mesh
+// would accept it. A timer of before may have fired.
+func (a *agent) expire() {
+	if a.available.lapse(a.certificates.now()) {
+		a.cfg.Log.Error("the certificate has expired, and the zone has issued no other: others are to send no requests until it does")
 	}
 }
 

@@ -53,6 +53,8 @@ type zone struct {
 	identity func(version uint64) *meridianv1.DataplaneIdentity
 	requests []*ecdsa.PublicKey
 	trusted  []uint64
+	// mute answers no request for a certificate.
+	mute bool
 	// onDrain ends the stream that says that it drains, once.
 	onDrain error
 	// end ends the registration that was accepted last.
@@ -78,6 +80,9 @@ func (z *zone) identify(stream grpc.BidiStreamingServer[meridianv1.ConnectReques
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.requests = append(z.requests, key)
+	if z.mute {
+		return nil
+	}
 	answer := &meridianv1.DataplaneIdentity{Version: uint64(len(z.requests))}
 	if z.identity != nil {
 		answer = z.identity(answer.GetVersion())
@@ -494,6 +499,17 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	entries, err := os.ReadDir(a.Bootstrap + identitySuffix)
 	require.NoError(t, err)
 	require.Len(t, entries, 2, "one identity, and the link to it")
+}
+
+// A token that is half written is not one that replaces another.
+func TestATokenIsReplacedOnceItIsWhole(t *testing.T) {
+	l := tokenLooks{presented: "a.b.c"}
+	for _, look := range []struct {
+		saw      string
+		replaced bool
+	}{{"a.b.c", false}, {"a.b.c", false}, {"d.", false}, {"d.e.", false}, {"d.e.f", false}, {"d.e.f", true}, {"a.b.c", false}, {"a.b.c", false}} {
+		require.Equal(t, look.replaced, l.replaced(look.saw), look.saw)
+	}
 }
 
 // An agent whose token is replaced registers again, and has a certificate on that token,

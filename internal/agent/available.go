@@ -3,32 +3,58 @@ package agent
 import (
 	"errors"
 	"sync"
+	"time"
 )
 
 // errAgain ends a registration that says that the dataplane takes no requests, or that was
 // made by another token: there is to be another one.
 var errAgain = errors.New("there is something else to say to the zone")
 
-// availability is whether others are to send requests to the dataplane. The zero value:
-// they are not.
+// availability is whether others are to send requests to the dataplane: while its
+// application, or its Envoy, takes them, and its certificate has not expired. The zero
+// value: they are not.
 type availability struct {
-	mu      sync.Mutex
-	up      bool
+	mu sync.Mutex
+	up bool
+	// expires is when the certificate expires, zero where the mesh needs none; expired is
+	// whether it has.
+	expires time.Time
+	expired bool
 	changed chan struct{} // closed with the next change; nil while nothing waits for it
 }
 
-func (v *availability) set(up bool) {
+// set says whether the application, or Envoy, takes requests.
+func (v *availability) set(up bool) { v.change(func() { v.up = up }) }
+
+// certify says when the certificate expires; zero for never.
+func (v *availability) certify(expires time.Time) {
+	v.change(func() { v.expires, v.expired = expires, false })
+}
+
+// lapse takes what time it is, and reports whether the certificate has expired since the
+// last time.
+func (v *availability) lapse(now time.Time) (expired bool) {
+	v.change(func() {
+		expired = !v.expired && !v.expires.IsZero() && !now.Before(v.expires)
+		v.expired = v.expired || expired
+	})
+	return expired
+}
+
+func (v *availability) change(do func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.up == up {
+	was := v.now()
+	if do(); v.now() == was {
 		return
 	}
-	v.up = up
 	if v.changed != nil {
 		close(v.changed)
 		v.changed = nil
 	}
 }
+
+func (v *availability) now() bool { return v.up && !v.expired }
 
 // get returns whether they are, and a channel that is closed when that changes.
 func (v *availability) get() (up bool, changed <-chan struct{}) {
@@ -37,5 +63,5 @@ func (v *availability) get() (up bool, changed <-chan struct{}) {
 	if v.changed == nil {
 		v.changed = make(chan struct{})
 	}
-	return v.up, v.changed
+	return v.now(), v.changed
 }

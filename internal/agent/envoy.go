@@ -234,23 +234,34 @@ func (s *supervisor) run(ctx context.Context) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cfg := &s.agent.cfg
-	for pause := firstRestart; ctx.Err() == nil; {
+	var p pauses
+	for ctx.Err() == nil {
 		began := time.Now()
 		err := s.once(ctx)
 		s.agent.available.set(false)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > steady {
-			pause = firstRestart
-		}
+		pause := p.next(time.Since(began))
 		cfg.Log.Error("Envoy has ended: starting it again", "error", err, "after", pause)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
-		pause = min(pause*2, maxRestart)
 	}
+}
+
+// pauses are those before an Envoy is started again.
+type pauses struct{ last time.Duration }
+
+// next returns the pause after an Envoy that ran for some time.
+func (p *pauses) next(ran time.Duration) time.Duration {
+	if p.last == 0 || ran > steady {
+		p.last = firstRestart
+	} else {
+		p.last = min(p.last*2, maxRestart)
+	}
+	return p.last
 }
 
 // once runs Envoy until it ends, or until ctx ends and it has drained.

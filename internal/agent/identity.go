@@ -51,6 +51,8 @@ type certificates struct {
 	token string
 	// renewal is when the certificate is to be renewed; zero without one.
 	renewal time.Time
+	// expires is when the certificate expires; zero without one.
+	expires time.Time
 	now     func() time.Time
 }
 
@@ -138,7 +140,7 @@ func (c *certificates) due() bool { return !c.renewal.IsZero() && !c.now().Befor
 // accept that.
 func (c *certificates) store(identity *meridianv1.DataplaneIdentity) (bool, error) {
 	if len(identity.GetCertificate()) == 0 {
-		c.renewal = time.Time{}
+		c.renewal, c.expires = time.Time{}, time.Time{}
 		return false, nil
 	}
 	block, _ := pem.Decode(identity.GetCertificate())
@@ -164,6 +166,7 @@ func (c *certificates) store(identity *meridianv1.DataplaneIdentity) (bool, erro
 		return false, err
 	}
 	now := c.now()
+	c.expires = leaf.NotAfter
 	share := renewFrom + (renewTo-renewFrom)*mathrand.Float64()
 	c.renewal = now.Add(max(minRenewal, time.Duration(share*float64(leaf.NotAfter.Sub(now)))))
 	return true, nil
