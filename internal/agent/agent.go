@@ -557,7 +557,7 @@ func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-cha
 	}
 }
 
-// expire has others send no requests once the certificate has expired: nobody in the mesh
+// expire has others send no requests once the certificate has expired: no member of the mesh
 // would accept it. A timer of before may have fired.
 func (a *agent) expire() {
 	if a.available.lapse(a.certificates.now()) {

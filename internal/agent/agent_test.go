@@ -53,8 +53,8 @@ type zone struct {
 	identity func(version uint64) *meridianv1.DataplaneIdentity
 	requests []*ecdsa.PublicKey
 	trusted  []uint64
-	// mute answers no request for a certificate.
-	mute bool
+	// silent answers no request for a certificate.
+	silent bool
 	// onDrain ends the stream that says that it drains, once.
 	onDrain error
 	// end ends the registration that was accepted last.
@@ -80,7 +80,7 @@ func (z *zone) identify(stream grpc.BidiStreamingServer[meridianv1.ConnectReques
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.requests = append(z.requests, key)
-	if z.mute {
+	if z.silent {
 		return nil
 	}
 	answer := &meridianv1.DataplaneIdentity{Version: uint64(len(z.requests))}

@@ -69,13 +69,13 @@ func TestOthersAreSentNowhereWithACertificateThatExpired(t *testing.T) {
 	r.bootstrapped(t)
 	z.mu.Lock()
 	require.False(t, z.hello.GetDraining())
-	z.mute = true
+	z.silent = true
 	z.mu.Unlock()
 	z.await(t, func() bool { return z.drains > 0 })
 	require.Contains(t, log.String(), "the certificate has expired")
 
 	z.mu.Lock()
-	z.mute, z.lifetime, z.hello = false, time.Hour, nil
+	z.silent, z.lifetime, z.hello = false, time.Hour, nil
 	end := z.end
 	z.mu.Unlock()
 	end(status.Error(codes.Unavailable, "away"))

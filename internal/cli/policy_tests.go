@@ -178,7 +178,7 @@ func (a *app) canAll(cmd *cobra.Command, test string, mesh resource.MeshName, c 
 	}
 	documents, err := a.loadDocuments(&sources{files: []string{path}, cmd: cmd}, resource.DecodeOptions{Mesh: mesh})
 	if err != nil {
-		// A pipeline runs the tests of whoever proposes them, on any file that it can read: the
+		// A pipeline runs the tests that a change brings, on any file that it can read: the
 		// message has nothing of what is in it.
 		if _, missing := os.Stat(path); missing != nil {
 			return false, nil, missing

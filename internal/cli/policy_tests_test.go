@@ -86,7 +86,7 @@ func TestPolicyTestsLive(t *testing.T) {
 // What is over every dataplane fails for a user who may not read all of them, and a case
 // whose answer lacks a zone fails, too: they would pass for want of what is not there.
 func TestPolicyTestsLiveKnowWhatTheyLack(t *testing.T) {
-	const invariant = "kind: PolicyTest\ncases:\n- {name: nobody, over: connections, invariant: c.allowed}\n"
+	const invariant = "kind: PolicyTest\ncases:\n- {name: all, over: connections, invariant: c.allowed}\n"
 	h := newHarness(t)
 	tests := h.write("t.yaml", invariant)
 	const role = "type: AccessRole\nname: reader\nrules: [{types: [Mesh, MeshTrafficPermission, TrafficPermission], access: [READ]}]\n---\ntype: AccessRoleBinding\nname: reader\nsubjects: [{type: User, name: reader}]\nroles: [reader]\n---\n" + meshYAML + twoDataplanes
@@ -112,7 +112,7 @@ func TestPolicyTestsLiveKnowWhatTheyLack(t *testing.T) {
 	require.Contains(t, out.stdout, "0 cases passed, 2 failed")
 }
 
-// A pipeline runs the tests of whoever proposes them: what they print has nothing of the
+// A pipeline runs the tests that a change brings: what they print has nothing of the
 // files that they name, and begins no line with a text of theirs.
 func TestPolicyTestsTellNothingOfFiles(t *testing.T) {
 	h := newHarness(t)
