@@ -47,6 +47,8 @@ func (z *zone) admin() *admin.Service {
 		Plan:      z.inspect.planned,
 		Now:       z.Now,
 		Turns:     z.Turns,
+
+		WaitForProxies: z.waitForProxies,
 	})
 }
 

@@ -184,6 +184,19 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 
 	require.Contains(t, global.must("describe", "traffic-route", "to-backend"), `Enforced=True (AllProxies): 1 of 1 proxies in zone "east"`)
 
+	// What is applied in the zone itself can be waited for there, too.
+	second := fmt.Sprintf(`{type: Dataplane, mesh: default, name: backend-2, networking: {address: 127.0.0.1, inbound: [
+  {port: %d, tags: {kuma.io/service: backend, version: v1}}]}}`, ports[1])
+	require.NoError(t, client.process.Process.Signal(syscall.SIGSTOP))
+	late := east.commandWith(second, "apply", "-f", "-", "--wait=enforced", "--timeout", "1s")
+	require.NoError(t, client.process.Process.Signal(syscall.SIGCONT))
+	require.Equal(t, 6, late.code, late.stderr)
+	require.Contains(t, late.stderr, "1 proxy in zone east\n    web-1 in mesh default: pending")
+	east.mustWith(second, "apply", "-f", "-", "--wait=enforced")
+	answers("v2")
+	east.must("delete", "dataplane", "backend-2")
+	answers("v1")
+
 	// No call fails while a route changes, and while the zone is killed and comes back.
 	stop := make(chan struct{})
 	var load sync.WaitGroup

@@ -85,6 +85,9 @@ type Config struct {
 	// Plan says what a batch would do that the caller may make, and of which it may read
 	// everything around. It fails with the cause of ctx, and with *rpcerr.Error.
 	Plan func(ctx context.Context, batch *plan.Batch) (*plan.Plan, error)
+	// WaitForProxies is WaitForZones where there are no zones, for the server's own
+	// proxies; an *rpcerr.Error is passed on. nil where there are no proxies.
+	WaitForProxies func(ctx context.Context, revision resource.Revision, progress func([]PendingZone) error) error
 	// Now is the clock that writes are stamped with.
 	Now func() time.Time
 	// Turns bound the work of requests, which are decoded and decided in turn. nil

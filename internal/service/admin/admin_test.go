@@ -533,6 +533,42 @@ func TestWaitForZones(t *testing.T) {
 	requireCode(t, err, rpcerr.OutOfRange, "not written yet")
 }
 
+// A zone waits for its own proxies, and for no zones.
+func TestWaitForProxies(t *testing.T) {
+	var ends error
+	f := newFixture(t, func(c *Config) {
+		c.WaitForZones = nil
+		c.WaitForProxies = func(_ context.Context, revision resource.Revision, progress func([]PendingZone) error) error {
+			require.EqualValues(t, 1000, revision, "that of the zone's own resources")
+			if err := progress([]PendingZone{{Name: "east", ProxiesBehind: 1, Proxies: []PendingProxy{{Mesh: "m", Name: "web-1", State: "pending"}}}}); err != nil {
+				return err
+			}
+			return ends
+		}
+	})
+	_, err := f.waitForZones(&meridianv1.WaitForZonesRequest{Revision: 1000})
+	requireCode(t, err, rpcerr.Invalid, "zone")
+	wait := &meridianv1.WaitForZonesRequest{Revision: 1000, Enforced: true}
+	all, err := f.waitForZones(wait)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	require.Equal(t, "web-1", all[0].GetPending()[0].GetProxies()[0].GetDataplane())
+
+	for _, c := range []struct {
+		ends error
+		code rpcerr.Code
+		text string
+	}{
+		{context.DeadlineExceeded, rpcerr.Timeout, "1 proxies in east"},
+		{ErrProxiesRejected, rpcerr.Conflict, "proxies have rejected"},
+		{rpcerr.New(rpcerr.OutOfRange, "REVISION_UNKNOWN", "not written yet"), rpcerr.OutOfRange, "not written yet"},
+	} {
+		ends = c.ends
+		_, err = f.waitForZones(wait)
+		requireCode(t, err, c.code, c.text)
+	}
+}
+
 // One missing mesh is one error, however many documents are in it.
 func TestAMissingMeshIsOneError(t *testing.T) {
 	f := newFixture(t, nil)

@@ -66,14 +66,15 @@ func (z PendingZone) String() string {
 // which have not. A caller who may read no zone is refused; one who may not read
 // all of them is told nothing that names the others.
 func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.ServerStreamingServer[meridianv1.WaitForZonesResponse]) error {
-	if s.cfg.WaitForZones == nil {
-		return rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: ask the global")
+	own := s.cfg.WaitForZones == nil
+	if own && (s.cfg.WaitForProxies == nil || !req.GetEnforced()) {
+		return rpcerr.New(rpcerr.Invalid, "NO_ZONES_HERE", "a zone has no zones to wait for: ask the global, or wait until the zone's own proxies have accepted it")
 	}
 	if err := s.cfg.Access.CouldRead(stream.Context(), resource.KindZone, ""); err != nil {
 		return err
 	}
 	revision := resource.Revision(req.GetRevision())
-	if newest := s.cfg.View().Revision(); revision > newest {
+	if newest := s.cfg.View().Revision(); !own && revision > newest {
 		if err := s.catchUp(stream.Context(), revision); err != nil {
 			return err
 		}
@@ -84,11 +85,18 @@ func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.
 		pending []PendingZone
 		sent    error
 	)
-	warnings, err := s.cfg.WaitForZones(ctx, ZoneWait{Revision: revision, ConnectedOnly: req.GetConnectedOnly(), Enforced: req.GetEnforced()}, func(now []PendingZone) error {
+	progress := func(now []PendingZone) error {
 		pending = s.zonesFor(ctx, now)
 		sent = stream.Send(&meridianv1.WaitForZonesResponse{Pending: encodePending(pending)})
 		return sent
-	})
+	}
+	var warnings []string
+	var err error
+	if own {
+		err = s.cfg.WaitForProxies(ctx, revision, progress)
+	} else {
+		warnings, err = s.cfg.WaitForZones(ctx, ZoneWait{Revision: revision, ConnectedOnly: req.GetConnectedOnly(), Enforced: req.GetEnforced()}, progress)
+	}
 	all := s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil
 	switch {
 	case err == nil:
@@ -100,6 +108,8 @@ func (s *Service) WaitForZones(req *meridianv1.WaitForZonesRequest, stream grpc.
 		return sent
 	case errors.Is(context.Cause(stream.Context()), context.Canceled):
 		return rpcerr.New(rpcerr.Canceled, "", "the caller has gone")
+	case errors.As(err, new(*rpcerr.Error)):
+		return err
 	}
 	names := make([]string, len(pending))
 	for i, z := range pending {

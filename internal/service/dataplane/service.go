@@ -330,6 +330,17 @@ func (d *Service) State(key resource.Key) State {
 	return state
 }
 
+// Changes counts the changes of the configuration of a dataplane's proxy, and up to which
+// of them the proxy has taken them on. Both begin anew with some connections.
+func (d *Service) Changes(key resource.Key) (made, taken uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.proxies[key]; p != nil {
+		made, taken = p.changed, p.settled
+	}
+	return made, taken
+}
+
 // Connected returns how many proxies are connected.
 func (d *Service) Connected() int { return d.count(func(*proxy) bool { return true }) }
 

@@ -287,22 +287,10 @@ func (d *Service) Deliveries(key resource.Key, dialect xds.Dialect, resources []
 // touched and that have not accepted everything of it, each with enforce.Pending or
 // enforce.Rejected. The caller has applied the revision.
 func (d *Service) Behind(revision resource.Revision) map[resource.Key]enforce.State {
-	type candidate struct {
-		*stream
-		busy bool
-	}
-	d.mu.Lock()
-	var open []candidate
-	for s := range d.all {
-		if s.proxy != nil {
-			open = append(open, candidate{s, s.stale || s.scheduled})
-		}
-	}
-	d.mu.Unlock()
 	behind := map[resource.Key]enforce.State{}
-	for _, c := range open {
-		if state := c.behind(revision, c.busy); state != "" {
-			behind[c.key] = enforce.Worse(behind[c.key], state)
+	for s, busy := range d.open() {
+		if state := s.behind(revision, busy); state != "" {
+			behind[s.key] = enforce.Worse(behind[s.key], state)
 		}
 	}
 	return behind

@@ -322,6 +322,54 @@ func TestBehind(t *testing.T) {
 	require.NoError(t, other.CloseSend())
 }
 
+// A wait for a change that raises no revision of resources ends with the answers of the
+// proxies that had something to take on when it began.
+func TestOutstanding(t *testing.T) {
+	z := open(t)
+	same := func(key resource.Key, seconds int) { // as of the same revision
+		r, err := xds.New(&clusterv3.Cluster{Name: "c", ConnectTimeout: durationpb.New(time.Duration(seconds) * time.Second)})
+		require.NoError(t, err)
+		set, err := xds.NewSet(1, r)
+		require.NoError(t, err)
+		z.change(key, set)
+	}
+	same(web("web-1"), 1)
+	same(web("web-2"), 1)
+	z.run()
+	stream, other := z.connect(gRPCNode), z.connect(&corev3.Node{Id: "m/web-2", UserAgentName: "gRPC Go"})
+	next(t, stream)
+	next(t, other)
+	ends := func(o *discovery.Outstanding, want map[resource.Key]enforce.State) {
+		t.Helper()
+		require.Eventually(t, func() bool { return maps.Equal(want, o.Behind()) }, time.Minute, time.Millisecond)
+	}
+	ends(z.service.Outstanding(), nil)
+
+	same(web("web-1"), 2)
+	pending := map[resource.Key]enforce.State{web("web-1"): enforce.Pending}
+	first := z.service.Outstanding()
+	require.Equal(t, pending, first.Behind(), "at once")
+	r, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, pending, first.Behind(), "until it has answered")
+	second := z.service.Outstanding()
+	same(web("web-2"), 2)
+	require.Equal(t, pending, second.Behind(), "what came later does not count")
+	answer := &discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResourceNames: []string{"c"}, ResponseNonce: r.GetNonce(), ErrorDetail: &status.Status{Message: "bad"}}
+	require.NoError(t, stream.Send(answer))
+	ends(first, map[resource.Key]enforce.State{web("web-1"): enforce.Rejected})
+
+	same(web("web-1"), 3)
+	require.Equal(t, 3*time.Second, next(t, stream))
+	ends(first, nil)
+	ends(second, nil)
+	third := z.service.Outstanding()
+	require.Equal(t, map[resource.Key]enforce.State{web("web-2"): enforce.Pending}, third.Behind())
+	require.NoError(t, other.CloseSend())
+	ends(third, nil) // it has gone
+	require.NoError(t, stream.CloseSend())
+}
+
 func TestTheIncrementalVariant(t *testing.T) {
 	z := open(t)
 	z.set(web("web-1"), 1)

@@ -50,7 +50,7 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 			}
 		}
 		if t.asked && t.out == nil && len(plans[typ].changes) == 0 && !plans[typ].waiting && !s.rejectedAny(typ) {
-			t.synced = s.set.AsOf
+			t.synced, t.taken = s.set.AsOf, s.targets
 		}
 	}
 	return Response{}, false

@@ -89,6 +89,19 @@ func (s *Stream) AsOf() resource.Revision {
 	return s.set.AsOf
 }
 
+// Progress returns how many targets there were, up to which of them the client has all
+// that it asked for, and whether it has rejected something of the last one.
+func (s *Stream) Progress() (targets, taken uint64, rejected bool) {
+	taken = s.targets
+	for i := range s.types {
+		if t := &s.types[i]; t.asked {
+			taken = min(taken, t.taken)
+			rejected = rejected || s.rejectedAny(xds.Type(i))
+		}
+	}
+	return s.targets, taken, rejected
+}
+
 // Asked reports whether the client has asked for resources of a type.
 func (s *Stream) Asked(typ xds.Type) bool { return s.types[typ].asked }
 

@@ -89,11 +89,13 @@ type Config struct {
 
 // Stream is one client's stream. It is not safe for concurrent use.
 type Stream struct {
-	cfg   Config
-	set   *xds.Set
-	types [len(xds.Types)]typeState
-	now   time.Time // of the last Next
-	wake  time.Time
+	cfg Config
+	set *xds.Set
+	// targets counts the sets so far.
+	targets uint64
+	types   [len(xds.Types)]typeState
+	now     time.Time // of the last Next
+	wake    time.Time
 	// anew: every cluster that is to go drains from the next time on that none needs it.
 	anew bool
 	// used is what each type refers to, as far as this Next has asked; nil outside.
@@ -125,6 +127,7 @@ type typeState struct {
 	detail         string
 	version        string // of the last response that the client accepted
 	synced         resource.Revision
+	taken          uint64 // the target that it has
 }
 
 // entry is where the client stands with one resource.
@@ -189,6 +192,7 @@ func New(cfg Config) *Stream {
 // SetTarget gives the set of resources that the proxy is to have from now on.
 func (s *Stream) SetTarget(set *xds.Set) {
 	s.set = set
+	s.targets++
 	s.cfg.Memory.retain(set)
 	for i := range s.types {
 		s.dropAll(xds.Type(i))
