@@ -40,8 +40,8 @@ const (
 	// MinLifetime is the shortest time for which a dataplane's certificate is valid.
 	MinLifetime = time.Minute
 	// MaxLifetime is the longest one. A wait for what a root has signed ends before the
-	// root does, which is replaced half-way.
-	MaxLifetime = RootLifetime / 4
+	// root does, which is replaced half-way: it is a quarter of a root's.
+	MaxLifetime = identity.MaxLifetime
 	// MaxRequestBytes bounds a request for a certificate.
 	MaxRequestBytes = 4096
 	// skew backdates certificates for clocks that run behind.

@@ -45,6 +45,10 @@ const LabelNamespace = "k8s.kuma.io/namespace"
 // mesh.
 const LabelMesh = "kuma.io/mesh"
 
+// TokenMeshLabel is the label of a TokenRevocation that names the mesh of the dataplanes
+// that could register with the token; without it, those of every mesh could.
+const TokenMeshLabel = "meridian.io/token-mesh"
+
 // Resource is one immutable resource: what was written, when, and as what. It
 // is shared freely between goroutines; to change one, build another.
 type Resource struct {

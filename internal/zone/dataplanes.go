@@ -30,6 +30,12 @@ func (z *zone) newDataplaneService() *dataplane.Service {
 func (z *zone) newIdentities() *identities.Keeper {
 	return identities.New(identities.Config{
 		Zone: resource.ZoneName(z.cfg.Name), View: z.view, Stores: z.stores(), Local: z.Store, Writer: z.Writer, Now: z.Now, Log: z.Log,
+		Undenied: func(mesh resource.MeshName) int {
+			if revoked := z.world.Mesh(mesh).Revoked; revoked != nil {
+				return revoked.Left
+			}
+			return 0
+		},
 	})
 }
 

@@ -384,8 +384,8 @@ func (z *zone) registerMetrics() {
 	z.Gauge("meridian_xds_streams", "Open xDS streams of proxies.", func() float64 { return float64(z.discovery.Streams()) })
 	z.Counter("meridian_xds_responses_total", "Responses sent to proxies over xDS.", func() float64 { return float64(z.discovery.Sent()) })
 	z.Metrics.MustRegister(newMeshAuthorities(z.identities.Status), newMeshPlaintext(z.dataplanes.Plaintext))
-	z.Gauge("meridian_revoked_identities", "Revoked tokens of dataplanes whose certificates are denied.", func() float64 { return float64(revoked(z.world).denied) })
-	z.Gauge("meridian_revoked_identities_left", "Revoked tokens of dataplanes beyond those, whose certificates are accepted until they end.", func() float64 { return float64(revoked(z.world).left) })
+	z.Gauge("meridian_revoked_identities", "Revoked tokens of dataplanes whose certificates are denied, summed over meshes.", func() float64 { return float64(revoked(z.world).denied) })
+	z.Gauge("meridian_revoked_identities_left", "Revoked tokens of dataplanes beyond those, whose certificates are accepted until they expire, summed over meshes.", func() float64 { return float64(revoked(z.world).left) })
 	z.Metrics.MustRegister(trialMetrics{z.dataplanes.Trials})
 	z.Counter("meridian_xds_rejected_total", "Responses over xDS that proxies rejected.", func() float64 { return float64(z.discovery.Rejected()) })
 	z.Gauge("meridian_local_resources", "Resources that the zone owns.", func() float64 { return float64(z.Store.View().Len()) })
@@ -401,15 +401,18 @@ func (z *zone) registerMetrics() {
 	z.Gauge("meridian_connected", "1 while the zone follows the global.", func() float64 { return bit(z.client.Status().Connected) })
 }
 
-// revocations counts revoked tokens of dataplanes.
+// revocations counts revoked tokens of dataplanes, by mesh.
 type revocations struct{ denied, left int }
 
 func revoked(w *world.World) revocations {
-	r := w.Revoked()
-	if r == nil {
-		return revocations{}
+	var all revocations
+	for _, r := range w.Revoked() {
+		if r != nil {
+			all.denied += len(r.Credentials)
+			all.left += r.Left
+		}
 	}
-	return revocations{len(r.Credentials), r.Left}
+	return all
 }
 
 // bit is a condition as a metric.

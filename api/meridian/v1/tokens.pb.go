@@ -1028,8 +1028,14 @@ type RevokeTokenResponse struct {
 	// It had been revoked before: nothing was written.
 	AlreadyRevoked bool   `protobuf:"varint,2,opt,name=already_revoked,json=alreadyRevoked,proto3" json:"already_revoked,omitempty"`
 	Revision       uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of a token of dataplanes: how many revoked tokens of its mesh, as known here, have
+	// certificates that servers accept until they expire, because they deny those of the
+	// last ones only.
+	Accepted uint64 `protobuf:"varint,4,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// How many tokens of a mesh servers deny at most.
+	DeniedAtMost  uint64 `protobuf:"varint,5,opt,name=denied_at_most,json=deniedAtMost,proto3" json:"denied_at_most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RevokeTokenResponse) Reset() {
@@ -1079,6 +1085,20 @@ func (x *RevokeTokenResponse) GetAlreadyRevoked() bool {
 func (x *RevokeTokenResponse) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
+	}
+	return 0
+}
+
+func (x *RevokeTokenResponse) GetAccepted() uint64 {
+	if x != nil {
+		return x.Accepted
+	}
+	return 0
+}
+
+func (x *RevokeTokenResponse) GetDeniedAtMost() uint64 {
+	if x != nil {
+		return x.DeniedAtMost
 	}
 	return 0
 }
@@ -1157,11 +1177,13 @@ const file_meridian_v1_tokens_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x03 \x01(\tR\trequestId\"\x8a\x01\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\"\xcc\x01\n" +
 	"\x13RevokeTokenResponse\x12.\n" +
 	"\x05token\x18\x01 \x01(\v2\x18.meridian.v1.IssuedTokenR\x05token\x12'\n" +
 	"\x0falready_revoked\x18\x02 \x01(\bR\x0ealreadyRevoked\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision2\x81\x05\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x1a\n" +
+	"\baccepted\x18\x04 \x01(\x04R\baccepted\x12$\n" +
+	"\x0edenied_at_most\x18\x05 \x01(\x04R\fdeniedAtMost2\x81\x05\n" +
 	"\fTokenService\x12b\n" +
 	"\x11GenerateUserToken\x12%.meridian.v1.GenerateUserTokenRequest\x1a&.meridian.v1.GenerateUserTokenResponse\x12q\n" +
 	"\x16GenerateDataplaneToken\x12*.meridian.v1.GenerateDataplaneTokenRequest\x1a+.meridian.v1.GenerateDataplaneTokenResponse\x12O\n" +

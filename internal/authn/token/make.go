@@ -180,11 +180,16 @@ func (r *Ring) recordAdminToken(ctx context.Context, log commit.Log, raw string)
 }
 
 func build(kind resource.Kind, name string, spec any) (*resource.Resource, error) {
+	return labelled(kind, name, nil, spec)
+}
+
+// labelled is build of a resource with labels.
+func labelled(kind resource.Kind, name string, labels map[string]string, spec any) (*resource.Resource, error) {
 	var b bytes.Buffer
 	if err := json.NewEncoder(&b).Encode(spec); err != nil {
 		return nil, fmt.Errorf("encode %s/%s: %w", kind, name, err)
 	}
-	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Name: name}}, b.Bytes())
+	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: kind, Name: name}, Labels: labels}, b.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("build %s/%s: %w", kind, name, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"meridian/internal/identity"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -104,28 +105,60 @@ func (r *Ring) Revocation(record *resource.IssuedToken, reason string) (*resourc
 		marked.Revoked, marked.Reason = true, reason
 		return build(resource.KindIssuedToken, name, marked)
 	}
-	return build(resource.KindTokenRevocation, name, resource.TokenRevocation{
+	var labels map[string]string
+	if mesh := identity.MeshOf(record); mesh != "" {
+		labels = map[string]string{resource.TokenMeshLabel: string(mesh)}
+	}
+	return labelled(resource.KindTokenRevocation, name, labels, resource.TokenRevocation{
 		Use: record.Use, ID: record.ID, Expires: record.Expires, Reason: reason,
 	})
 }
 
-// KeptFor is for how long after a token has expired its record and its revocation are
-// kept at least. Certificates that were issued on it have ended then.
-const KeptFor = 24 * time.Hour
+// Revocations returns the tokens of dataplanes that were revoked, as known here.
+func (r *Ring) Revocations() identity.Revocations {
+	views := []*store.View{r.cfg.Local()}
+	if r.cfg.Global != nil {
+		if global := r.cfg.Global(); global != nil {
+			views = append(views, global)
+		}
+	}
+	return revocationsIn(views...)
+}
+
+func revocationsIn(views ...*store.View) identity.Revocations {
+	return identity.RevocationsIn(func(yield func(*resource.Resource) bool) {
+		for _, view := range views {
+			for _, kind := range []resource.Kind{resource.KindTokenRevocation, resource.KindIssuedToken} {
+				for res := range view.List(kind, "") {
+					if !yield(res) {
+						return
+					}
+				}
+			}
+		}
+	})
+}
 
 // Expired returns some records and revocations that are of no use any more:
-// those of tokens that have expired longer than KeptFor ago. Removing them whenever a
-// token is issued keeps their number in proportion to that of living tokens.
+// those of tokens that have expired longer than identity.KeptFor ago. Removing them whenever
+// a token is issued keeps their number in proportion to that of living tokens. Revocations
+// of which proxies hold the credentials stay until another one takes their place, because
+// proxies close connections when these change.
 func (r *Ring) Expired() []resource.Key {
-	before := r.cfg.Now().Add(-KeptFor)
+	before := r.cfg.Now().Add(-identity.KeptFor)
 	past := func(expires string) bool {
 		t, err := time.Parse(time.RFC3339, expires)
 		return err == nil && t.Before(before)
 	}
 	var keys []resource.Key
 	view := r.cfg.Local()
+	revocations := revocationsIn(view)
+	held := func(res *resource.Resource) bool {
+		revocation, is := identity.RevocationOf(res)
+		return is && !revocations.Over(revocation)
+	}
 	for res := range view.List(resource.KindIssuedToken, "") {
-		if len(keys) < maxPruned && past(res.Spec().(*resource.IssuedToken).Expires) {
+		if len(keys) < maxPruned && past(res.Spec().(*resource.IssuedToken).Expires) && !held(res) {
 			keys = append(keys, res.Key())
 		}
 	}
@@ -133,7 +166,7 @@ func (r *Ring) Expired() []resource.Key {
 		return keys
 	}
 	for res := range view.List(resource.KindTokenRevocation, "") {
-		if len(keys) < maxPruned && past(res.Spec().(*resource.TokenRevocation).Expires) {
+		if len(keys) < maxPruned && past(res.Spec().(*resource.TokenRevocation).Expires) && !held(res) {
 			keys = append(keys, res.Key())
 		}
 	}

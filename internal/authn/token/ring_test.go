@@ -260,6 +260,37 @@ func TestExpiredRecordsArePruned(t *testing.T) {
 	require.ElementsMatch(t, gone, r.Expired(), "a day after the token has expired")
 }
 
+// Revocations of dataplanes that proxies hold stay until a later one of their mesh takes
+// their place: what proxies hold, and their connections with it, does not change by itself.
+func TestRevocationsThatProxiesHoldAreKept(t *testing.T) {
+	_, p := newGlobal()
+	clock := now()
+	r := NewRing(RingConfig{Local: p.View, Now: func() time.Time { return clock }})
+	require.NoError(t, r.Ensure(t.Context(), p, ForUser, ForDataplane))
+	revoke := func(mesh string) []resource.Key {
+		_, token, err := r.Issuer().Dataplane(mesh, "web-1", nil, time.Hour)
+		require.NoError(t, err)
+		record, err := Record(token, "")
+		require.NoError(t, err)
+		revocation, err := r.Revocation(record.Spec().(*resource.IssuedToken), "")
+		require.NoError(t, err)
+		require.Equal(t, mesh, revocation.Meta().Labels[resource.TokenMeshLabel])
+		_, err = p.Propose(t.Context(), store.Txn{Time: clock, Ops: []store.Op{store.Put(record), store.Put(revocation)}})
+		require.NoError(t, err)
+		return []resource.Key{record.Key(), revocation.Key()}
+	}
+	later := func() { clock = clock.Add(26 * time.Hour) }
+	first := revoke("m")
+	later()
+	require.Equal(t, first[:1], r.Expired(), "the record of the token is of no use")
+	other := revoke("n")
+	require.Equal(t, first[:1], r.Expired(), "that is another mesh")
+	next := revoke("m")
+	require.ElementsMatch(t, first, r.Expired())
+	later()
+	require.ElementsMatch(t, []resource.Key{first[0], first[1], other[0], next[0]}, r.Expired())
+}
+
 func mustKeys(t *testing.T, p *committest.Log) []SigningKey {
 	t.Helper()
 	keys, err := privateKeys(p.View())

@@ -89,7 +89,8 @@ func (w *world) open() {
 	require.NoError(w.t, err)
 	w.matching = livematch.New(engines.NewMatcher(compiler), w.replica, w.local.Store)
 	w.identities = identities.New(identities.Config{
-		Zone: "east", View: func() store.Reader { return store.Union(w.replica.View(), w.local.View()) }, Stores: []*store.Store{w.replica, w.local.Store},
+		Undenied: func(resource.MeshName) int { return 0 },
+		Zone:     "east", View: func() store.Reader { return store.Union(w.replica.View(), w.local.View()) }, Stores: []*store.Store{w.replica, w.local.Store},
 		Local: w.local.Store, Writer: w.local, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	w.service = New(Config{

@@ -44,8 +44,11 @@ type Config struct {
 	// Local is where the zone's own resources are, and Writer commits to it.
 	Local  *store.Store
 	Writer commit.Log
-	Now    func() time.Time
-	Log    *slog.Logger
+	// Undenied counts the revoked tokens of a mesh whose certificates its servers do not
+	// deny, because they are too many.
+	Undenied func(resource.MeshName) int
+	Now      func() time.Time
+	Log      *slog.Logger
 }
 
 // Identity is what a dataplane is known by, and whom it trusts.
@@ -100,6 +103,8 @@ type Keeper struct {
 	parsed map[resource.MeshName]parsed
 	// told is what proxies were last told about, by mesh.
 	told map[resource.MeshName]string
+	// undenied is what was logged of them last, by mesh.
+	undenied map[resource.MeshName]int
 	// status is that of the last look, in order of the meshes.
 	status []Status
 }
@@ -122,7 +127,7 @@ func (e *unusableError) Unwrap() error { return e.reason }
 
 // New returns a keeper.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, started: cfg.Now(), wake: make(chan struct{}, 1), parsed: map[resource.MeshName]parsed{}, told: map[resource.MeshName]string{}}
+	return &Keeper{cfg: cfg, started: cfg.Now(), wake: make(chan struct{}, 1), parsed: map[resource.MeshName]parsed{}, told: map[resource.MeshName]string{}, undenied: map[resource.MeshName]int{}}
 }
 
 // settings are what a mesh says about identities.
@@ -191,7 +196,7 @@ func (k *Keeper) issue(ctx context.Context, s settings, dataplane resource.Key, 
 	}
 	now, lifetime := k.cfg.Now(), s.lifetime
 	if !on.Expires.IsZero() {
-		lifetime = min(lifetime, on.Expires.Add(token.KeptFor).Sub(now))
+		lifetime = min(lifetime, on.Expires.Add(identity.KeptFor).Sub(now))
 	}
 	certificate, err := authority.Sign(key, identity.WithCredential(name, identity.Credential(on.ID)), lifetime, now)
 	if err != nil {
@@ -343,10 +348,13 @@ func (k *Keeper) Run(ctx context.Context, proxies Proxies) error {
 	return group.Wait()
 }
 
+// concerning are the kinds that a change of has the keeper look.
+var concerning = []resource.Kind{resource.KindMesh, resource.KindGlobalSecret, resource.KindTokenRevocation}
+
 func concerns(batches []store.Batch) bool {
 	for _, b := range batches {
 		for _, c := range b.Changes {
-			if key := c.Key(); key.Kind == resource.KindMesh || key.Kind == resource.KindGlobalSecret {
+			if key := c.Key(); slices.Contains(concerning, key.Kind) {
 				return true
 			}
 		}
@@ -375,6 +383,7 @@ func (k *Keeper) review(ctx context.Context, proxies Proxies) {
 		if changed {
 			proxies.IdentitiesChanged(mesh)
 		}
+		k.logUndenied(mesh)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -383,8 +392,20 @@ func (k *Keeper) review(ctx context.Context, proxies Proxies) {
 		if !seen[mesh] {
 			delete(k.told, mesh)
 			delete(k.parsed, mesh)
+			delete(k.undenied, mesh)
 		}
 	}
+}
+
+// logUndenied tells of certificates of revoked tokens that servers of a mesh accept.
+func (k *Keeper) logUndenied(mesh resource.MeshName) {
+	left := k.cfg.Undenied(mesh)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if left > k.undenied[mesh] {
+		k.cfg.Log.Warn("more tokens of a mesh are revoked than its servers deny: certificates on the oldest are accepted until they expire", "mesh", mesh, "denied", identity.MaxDenied, "accepted", left)
+	}
+	k.undenied[mesh] = left
 }
 
 // Status returns the authorities in use, as they were at the last look.

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +42,8 @@ type zone struct {
 
 	// trusted is the stamp that every proxy has acknowledged; the others are away.
 	trusted string
+	// undenied is how many certificates of revoked tokens servers accept.
+	undenied int
 	// changed counts how often proxies were told of other identities.
 	changed int
 }
@@ -70,7 +73,7 @@ func (z *zone) Unacknowledged(_ resource.MeshName, stamp string) Waiting {
 func (z *zone) keeper() *Keeper {
 	return New(Config{
 		Zone: "east", View: func() store.Reader { return store.Union(z.replica.View(), z.local.View()) }, Stores: []*store.Store{z.replica, z.local.Store},
-		Local: z.local.Store, Writer: z.local, Now: func() time.Time { return z.now }, Log: slog.New(slog.NewTextHandler(&z.log, nil)),
+		Local: z.local.Store, Writer: z.local, Undenied: func(resource.MeshName) int { return z.undenied }, Now: func() time.Time { return z.now }, Log: slog.New(slog.NewTextHandler(&z.log, nil)),
 	})
 }
 
@@ -218,10 +221,24 @@ func TestACertificateEndsAfterItsToken(t *testing.T) {
 	z.mesh("ca", "builtin", "240h")
 	z.token = token.Token{ID: "one", Expires: z.now.Add(time.Hour)}
 	_, leaf := z.issue(z.keeper())
-	require.Equal(t, z.now.Add(time.Hour+token.KeptFor), leaf.NotAfter)
+	require.Equal(t, z.now.Add(time.Hour+identity.KeptFor), leaf.NotAfter)
 	z.token = token.Token{ID: "two", Expires: z.now.Add(1000 * time.Hour)}
 	_, leaf = z.issue(z.keeper())
 	require.Equal(t, z.now.Add(240*time.Hour), leaf.NotAfter)
+}
+
+// Who keeps the identities of a mesh tells of revoked ones that are accepted, once.
+func TestRevokedIdentitiesThatAreAcceptedAreLogged(t *testing.T) {
+	z := newZone(t)
+	z.mesh("ca", "builtin", "1h")
+	k := z.keeper()
+	const line = "more tokens of a mesh are revoked than its servers deny"
+	for i, left := range []int{0, 3, 3, 2, 3} {
+		z.undenied = left
+		k.review(t.Context(), z)
+		require.Equal(t, []int{0, 1, 1, 1, 2}[i], strings.Count(z.log.String(), line))
+	}
+	require.Contains(t, z.log.String(), "mesh=default denied=2000 accepted=3")
 }
 
 // An authority that could not be stored signs nothing, and one that another zone made is

@@ -13,6 +13,7 @@ import (
 	"meridian/internal/authz"
 	"meridian/internal/batch"
 	"meridian/internal/commit"
+	"meridian/internal/identity"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -87,6 +88,7 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 	response := &meridianv1.RevokeTokenResponse{Token: encode(token.Issued{IssuedToken: record, RevokedNow: true}, s.cfg.Now())}
 	if s.cfg.Ring.Verifier().Revoked(token.Use(record.Use), record.ID) {
 		response.AlreadyRevoked, response.Revision = true, uint64(s.cfg.Local().Revision())
+		s.undenied(record, response)
 		return response, nil
 	}
 	result, err := s.write(ctx, req.GetRequestId(), &meridianv1.RevokeTokenRequest{Id: req.GetId()}, s.cfg.Access.WriteOwn, func() ([]*resource.Resource, error) {
@@ -94,7 +96,17 @@ func (s *Service) RevokeToken(ctx context.Context, req *meridianv1.RevokeTokenRe
 		return []*resource.Resource{revocation}, err
 	})
 	response.Revision = uint64(result.Revision)
+	s.undenied(record, response)
 	return response, err
+}
+
+// undenied says how many certificates servers accept in the mesh of a token of dataplanes
+// although their tokens are revoked.
+func (s *Service) undenied(record *resource.IssuedToken, response *meridianv1.RevokeTokenResponse) {
+	if mesh := identity.MeshOf(record); mesh != "" {
+		_, left := s.cfg.Ring.Revocations().Denied(mesh)
+		response.Accepted, response.DeniedAtMost = uint64(left), identity.MaxDenied //nolint:gosec // a count
+	}
 }
 
 // ReissueAdminToken replaces the bootstrap admin token. Of two requests at the

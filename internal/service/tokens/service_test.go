@@ -15,6 +15,7 @@ import (
 	"meridian/internal/authz"
 	"meridian/internal/commit/committest"
 	"meridian/internal/grpctest"
+	"meridian/internal/identity"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
@@ -223,6 +224,34 @@ func TestRevoke(t *testing.T) {
 	_, err = f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: "nope", RequestId: "r3"})
 	require.Equal(t, rpcerr.NotFound, rpcerr.CodeOf(err))
 	require.ErrorContains(t, err, `no token with the id "nope" was issued here`)
+}
+
+// Who revokes a token of dataplanes hears that servers accept certificates of others.
+func TestRevokeTellsOfCertificatesThatAreAccepted(t *testing.T) {
+	f := newFixture(t, nil)
+	issue := func(mesh string) string {
+		issued, err := f.GenerateDataplaneToken(admin(t), &meridianv1.GenerateDataplaneTokenRequest{Mesh: mesh, Name: "web-1", ValidForSeconds: 2 * hour})
+		require.NoError(t, err)
+		return issued.GetId()
+	}
+	f.put("Mesh", "other", "{}")
+	first, second, elsewhere := issue("default"), issue("default"), issue("other")
+	for i := range identity.MaxDenied {
+		spec := fmt.Appendf(nil, `{"use":"dataplane-token","id":"t%d"}`, i)
+		r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindTokenRevocation, Name: fmt.Sprint("t", i)}, Labels: map[string]string{resource.TokenMeshLabel: "default"}}, spec)
+		require.NoError(t, err)
+		require.NoError(t, f.store.Apply(f.store.Revision()+1, store.Txn{Time: f.clock, Ops: []store.Op{store.Put(r)}}).Err)
+	}
+	for i, c := range []struct {
+		id   string
+		left uint64
+	}{{first, 1}, {second, 2}, {second, 2}, {elsewhere, 0}} {
+		f.clock = f.clock.Add(time.Second)
+		r, err := f.RevokeToken(admin(t), &meridianv1.RevokeTokenRequest{Id: c.id, RequestId: fmt.Sprint("r", i)})
+		require.NoError(t, err)
+		require.Equal(t, c.left, r.GetAccepted())
+		require.EqualValues(t, identity.MaxDenied, r.GetDeniedAtMost())
+	}
 }
 
 // A zone of a global marks its own record instead (§1.3).

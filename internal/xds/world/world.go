@@ -22,8 +22,10 @@ type World struct {
 	view   policy.View
 	meshes map[resource.MeshName]*mesh
 	dirty  Changes
-	// revoked is what is revoked in view; nil for nothing.
-	revoked *Revoked
+	// revocations are what is revoked in view, and revoked what of it concerns each mesh
+	// with mutual TLS: nil for nothing.
+	revocations identity.Revocations
+	revoked     map[resource.MeshName]*Revoked
 	// proxies are how far proxies are that have something of mutual TLS.
 	proxies map[resource.Key]proxyTLS
 	work    work
@@ -150,7 +152,11 @@ func New(zone resource.ZoneName) *World {
 func (w *World) Reset(view policy.View) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.view, w.meshes, w.dirty, w.revoked = view, map[resource.MeshName]*mesh{}, Changes{}, revokedIn(view)
+	w.view, w.meshes, w.dirty = view, map[resource.MeshName]*mesh{}, Changes{}
+	w.revocations, w.revoked = revokedIn(view), map[resource.MeshName]*Revoked{}
+	for r := range view.List(resource.KindMesh, "") {
+		w.updateMeshRevoked(resource.MeshName(r.Key().Name))
+	}
 	for r := range view.List(resource.KindDataplane, "") {
 		w.putInstances(r, changes{})
 	}
@@ -224,6 +230,7 @@ func (w *World) updateMesh(before policy.View, name resource.MeshName, touched c
 	if settingsOf(w.view, name) == settingsOf(before, name) {
 		return
 	}
+	w.updateMeshRevoked(name)
 	settings := w.settingsOf(name)
 	w.dirty.Meshes = append(w.dirty.Meshes, name)
 	if m := w.meshes[name]; m != nil {
