@@ -56,14 +56,9 @@ func (p *Plan) Dataplanes(ctx context.Context, m *policy.Matcher, change *Batch,
 		return err
 	}
 	p.AsOf = c.Revision
-	w := &work{plan: p, ctx: ctx, zone: zone, comparison: c, callers: map[resource.MeshName][]caller{}, fields: map[string]*fields{}}
+	w := &work{plan: p, ctx: ctx, zone: zone, comparison: c, callers: map[resource.MeshName]*callers{}, fields: map[string]*fields{}}
 	for name, mesh := range c.Meshes {
-		for _, group := range mesh.Callers {
-			w.callers[name] = append(w.callers[name], caller{before: group.Before, after: group.After, names: group.Names, here: true})
-		}
-	}
-	for _, group := range elsewhere {
-		w.callers[group.Mesh] = append(w.callers[group.Mesh], caller{before: group.Tags, after: group.Tags, names: group.Names})
+		w.callers[name] = newCallers(name, mesh.Callers, elsewhere)
 	}
 	if err := w.connections(); err != nil {
 		return err
@@ -103,11 +98,48 @@ type caller struct {
 	before, after []resource.Tags // nil: not there
 	names         []string
 	here          bool // they are dataplanes of the matcher
+	places        []int
 }
 
 // stays reports whether the change leaves the callers themselves as they are.
 func (c *caller) stays() bool {
 	return (c.before == nil) == (c.after == nil) && policy.TagSetsKey(c.before) == policy.TagSetsKey(c.after)
+}
+
+// callers are those of a mesh.
+type callers struct {
+	all []caller
+	// services are those of all of them, in order; each caller has places in it.
+	services []string
+	// at has the places of every dataplane of the matcher in all, by its name.
+	at map[string][]int
+}
+
+func newCallers(mesh resource.MeshName, here []policy.CallerComparison, elsewhere []Caller) *callers {
+	c := &callers{at: map[string][]int{}}
+	for i, group := range here {
+		c.all = append(c.all, caller{before: group.Before, after: group.After, names: group.Names, here: true})
+		for _, name := range group.Names {
+			c.at[name] = append(c.at[name], i)
+		}
+	}
+	for _, group := range elsewhere {
+		if group.Mesh == mesh {
+			c.all = append(c.all, caller{before: group.Tags, after: group.Tags, names: group.Names})
+		}
+	}
+	for i := range c.all {
+		c.services = append(c.services, c.all[i].services()...)
+	}
+	slices.Sort(c.services)
+	c.services = slices.Compact(c.services)
+	for i := range c.all {
+		for _, service := range c.all[i].services() {
+			at, _ := slices.BinarySearch(c.services, service)
+			c.all[i].places = append(c.all[i].places, at)
+		}
+	}
+	return c
 }
 
 func (c *caller) services() []string {
@@ -133,7 +165,7 @@ type work struct {
 	ctx        context.Context
 	zone       resource.ZoneName
 	comparison *policy.Comparison
-	callers    map[resource.MeshName][]caller
+	callers    map[resource.MeshName]*callers
 	decisions  int
 	found      []found
 	fields     map[string]*fields
@@ -197,7 +229,8 @@ func (w *work) connections() error {
 		if w.ctx.Err() != nil {
 			return context.Cause(w.ctx)
 		}
-		callers := w.callers[c.mesh]
+		mesh := w.callers[c.mesh]
+		callers := mesh.all
 		if w.decisions += len(callers); w.decisions > maxDecisions {
 			w.plan.Left.Unexamined += pairs(c.inbounds, callers)
 			continue
@@ -215,10 +248,10 @@ func (w *work) connections() error {
 			if outcomes[id] == nil {
 				outcomes[id] = &o
 			}
-			outcomes[id].callers = append(outcomes[id].callers, &callers[i])
+			outcomes[id].callers = append(outcomes[id].callers, i)
 		}
 		for _, o := range outcomes {
-			w.add(c, o)
+			w.add(c, o, mesh)
 		}
 	}
 	return nil
@@ -240,7 +273,7 @@ func pairs(inbounds []*policy.InboundComparison, callers []caller) int {
 type outcome struct {
 	before, after *bool
 	by            []string
-	callers       []*caller
+	callers       []int // places, in order
 }
 
 func (o *outcome) key() string {
@@ -270,37 +303,54 @@ func names(keys []resource.Key) []string {
 }
 
 // add adds the connections of an outcome to the inbounds of a class.
-func (w *work) add(c *class, o *outcome) {
+func (w *work) add(c *class, o *outcome, mesh *callers) {
 	out := Connections{Mesh: c.mesh, Before: o.before, After: o.after, By: o.by, Zone: c.zone}
 	if out.By == nil {
 		out.By = []string{}
 	}
-	from, own := 0, map[string]bool{}
-	for _, group := range o.callers {
-		from += len(group.names)
-		out.From = append(out.From, group.services()...)
-		for _, name := range group.names {
-			if group.here {
-				own[name] = true
-			}
+	from, services := 0, make([]bool, len(mesh.services))
+	for _, i := range o.callers {
+		from += len(mesh.all[i].names)
+		for _, at := range mesh.all[i].places {
+			services[at] = true
 		}
 	}
 	for _, in := range c.inbounds {
 		out.To = append(out.To, in.Attachment.Service)
 		out.Count += from * len(in.Names)
 		for _, name := range in.Names {
-			if own[name] {
-				out.Count--
+			for _, at := range mesh.at[name] {
+				if _, own := slices.BinarySearch(o.callers, at); own {
+					out.Count--
+				}
 			}
 		}
 	}
 	if out.Count == 0 {
 		return
 	}
-	slices.Sort(out.From)
 	slices.Sort(out.To)
-	out.From, out.To = slices.Compact(out.From), slices.Compact(out.To)
-	w.found = append(w.found, found{out, c, o})
+	out.To = firstOf(slices.Compact(out.To))
+	out.From = chosen(mesh.services, services)
+	w.found = append(w.found, found{out, c, o, mesh})
+}
+
+// chosen are the services that are set, with more than are shown counted in one text.
+func chosen(services []string, set []bool) []string {
+	var out []string
+	more := 0
+	for i, is := range set {
+		switch {
+		case is && len(out) <= maxServices:
+			out = append(out, services[i])
+		case is:
+			more++
+		}
+	}
+	if more > 0 {
+		out[maxServices] = fmt.Sprintf("%d more", more+1)
+	}
+	return out
 }
 
 // found is a group of connections, and where it comes from.
@@ -308,6 +358,7 @@ type found struct {
 	Connections
 	class   *class
 	outcome *outcome
+	callers *callers
 }
 
 // rows lists the connections of a group, at most so many.
@@ -319,7 +370,8 @@ func (f *found) rows(most int) []Pair {
 	var rows []Pair
 	for _, in := range c.inbounds {
 		for _, to := range in.Names {
-			for _, group := range o.callers {
+			for _, i := range o.callers {
+				group := &f.callers.all[i]
 				for _, from := range group.names {
 					if group.here && from == to {
 						continue
@@ -393,7 +445,7 @@ func stepsOf(r *policy.Rule) []any {
 func (w *work) forCallers(same []*policy.Difference) error {
 	first := same[0]
 	groups := map[string][]*caller{}
-	callers := w.callers[first.Shape.Mesh]
+	callers := w.callers[first.Shape.Mesh].all
 	for i := range callers {
 		if w.ctx.Err() != nil {
 			return context.Cause(w.ctx)
