@@ -27,6 +27,7 @@ type canIFlags struct {
 	tags   []string
 	as     string
 	groups []string
+	at     atFlag
 }
 
 func newCanICommand(a *app) *cobra.Command {
@@ -67,6 +68,7 @@ With --offline the answer comes from the roles and bindings of --roles alone.`,
 	cmd.Flags().StringVar(&o.as, "as", "", "ask for this user, as authenticated; mesh-system:anonymous is a client without credentials")
 	cmd.Flags().StringArrayVar(&o.groups, "as-group", nil, "with --as: a group of the user; repeatable")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	o.at.bind(cmd)
 	return cmd
 }
 
@@ -115,6 +117,8 @@ func (o *canIFlags) check(granted resource.Access, args []string) error {
 		return exit.Usagef("--as-group goes with --as: the user who is in the group")
 	case len(o.groups) > 0 && o.as == authn.AnonymousUser:
 		return exit.Usagef("--as-group requires a named user: %s is a member of %s only", authn.AnonymousUser, authn.UnauthenticatedGroup)
+	case o.roles.offline && o.at.given():
+		return exit.Usagef("--at asks a control plane: leave --offline out")
 	case o.roles.offline && o.as == "":
 		return exit.Usagef("--as is required with --offline: the user to ask for")
 	}
@@ -201,13 +205,16 @@ func (a *app) asker(ctx context.Context, o *canIFlags) (ask func(rbac.Question) 
 			response, err = batch.CanI(ctx, c, encodeQuestion(q, o))
 			return err
 		})
+		if err == nil && o.at.given() && response.GetAtRevision() == 0 {
+			err = client.ErrNoPast
+		}
 		return rbac.Answer{Allowed: response.GetAllowed(), Reasons: response.GetReasons()}, err
 	}, c.Close, nil
 }
 
 func encodeQuestion(q rbac.Question, o *canIFlags) *meridianv1.CanIRequest {
 	request := &meridianv1.CanIRequest{
-		Access: string(q.Access), Mesh: string(q.Token.Mesh), AsUser: o.as, AsGroups: o.groups,
+		Access: string(q.Access), Mesh: string(q.Token.Mesh), AsUser: o.as, AsGroups: o.groups, At: o.at.point,
 	}
 	if q.New != nil {
 		request.Resource = client.Encode(q.New)

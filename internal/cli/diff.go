@@ -18,16 +18,28 @@ import (
 
 func newDiffCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "diff -f FILE|DIR|-",
-		Short: "Compare documents with what is stored",
+		Use:   "diff -f FILE|DIR|- | --from R [--to R]",
+		Short: "Compare documents, or an earlier state, with what is stored",
 		Long: `Print a unified diff from the stored resources to the documents, in canonical
-YAML without times, versions and revisions. The exit code is 1 when they differ.`,
-		Example: "  meridian diff -f policies/",
+YAML without times, versions and revisions. The exit code is 1 when they differ.
+
+With --from, the diff is from one state of the control plane to another: R is a
+revision, or a duration such as 2h for how long ago. Without --to it is to what is
+stored now. Secrets are left out.`,
+		Example: "  meridian diff -f policies/\n  meridian diff --from 2h\n  meridian diff --from 1841 --to 1902 -m shop",
 		Args:    exactly(),
 	}
 	from := bindSources(cmd)
 	mesh := bindMesh(cmd)
+	var between diffStates
+	between.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if between.given() {
+			if from.given() {
+				return exit.Usagef("--from and --to compare states of the control plane: leave -f out")
+			}
+			return a.diffStates(cmd.Context(), &between, mesh)
+		}
 		documents, err := a.load(from, mesh)
 		if err != nil {
 			return err

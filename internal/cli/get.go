@@ -25,6 +25,7 @@ type getOptions struct {
 	consistency string
 	selector    string
 	watch       bool
+	at          atFlag
 }
 
 func newGetCommand(a *app) *cobra.Command {
@@ -59,6 +60,7 @@ them in each zone; describe has the messages.`,
 	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "only resources with these labels: LABEL=VALUE, LABEL!=VALUE, LABEL, !LABEL")
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "then print changes until interrupted")
 	bindConsistency(cmd, &o.consistency)
+	o.at.bind(cmd)
 	return cmd
 }
 
@@ -88,6 +90,9 @@ func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
 	labels, err := parseSelector(o.selector)
 	if err != nil {
 		return err
+	}
+	if o.watch && o.at.given() {
+		return exit.Usagef("--watch follows what changes from now on: leave --at out")
 	}
 	if kinds, err := parseKinds(args[0]); err != nil || len(kinds) > 1 {
 		switch {
@@ -130,7 +135,7 @@ func (a *app) get(ctx context.Context, args []string, o *getOptions) error {
 }
 
 func (a *app) getOne(ctx context.Context, kind *resource.Descriptor, name string, consistency meridianv1.Consistency, o *getOptions) error {
-	r, err := a.fetch(ctx, kind, o.mesh.name, name, consistency)
+	r, err := a.fetchAt(ctx, kind, o.mesh.name, name, consistency, o.at.point)
 	if err != nil {
 		return err
 	}
@@ -147,7 +152,7 @@ func (a *app) getSeveral(ctx context.Context, names []named, consistency meridia
 	var found []*resource.Resource
 	kind := names[0].kind
 	for _, n := range names {
-		r, err := a.fetch(ctx, n.kind, o.mesh.name, n.name, consistency)
+		r, err := a.fetchAt(ctx, n.kind, o.mesh.name, n.name, consistency, o.at.point)
 		if err != nil {
 			return err
 		}
@@ -166,7 +171,7 @@ func (a *app) watchFrom(ctx context.Context, kind *resource.Descriptor, mesh str
 
 // wideStatus returns the columns of conditions for the widest table.
 func (a *app) wideStatus(ctx context.Context, o *getOptions, kind *resource.Descriptor, mesh string, found ...*resource.Resource) []print.StatusColumn {
-	if o.output.Value != print.FormatWide {
+	if o.output.Value != print.FormatWide || o.at.given() { // conditions are those of now
 		return nil
 	}
 	return a.statusColumns(ctx, kind, mesh, found)
@@ -174,13 +179,21 @@ func (a *app) wideStatus(ctx context.Context, o *getOptions, kind *resource.Desc
 
 // fetch reads one resource from the control plane.
 func (a *app) fetch(ctx context.Context, kind *resource.Descriptor, mesh, name string, consistency meridianv1.Consistency) (*resource.Resource, error) {
+	return a.fetchAt(ctx, kind, mesh, name, consistency, nil)
+}
+
+// fetchAt reads one resource as it was, or is where at is nil.
+func (a *app) fetchAt(ctx context.Context, kind *resource.Descriptor, mesh, name string, consistency meridianv1.Consistency, at *meridianv1.PointInTime) (*resource.Resource, error) {
 	key, err := keyOf(kind, mesh, name)
 	if err != nil {
 		return nil, err
 	}
-	response, err := call(ctx, a, (*client.Client).Get, &meridianv1.GetRequest{Key: messageKey(key), Consistency: consistency})
+	response, err := call(ctx, a, (*client.Client).Get, &meridianv1.GetRequest{Key: messageKey(key), Consistency: consistency, At: at})
 	if err != nil {
 		return nil, err
+	}
+	if at != nil && response.GetAtRevision() == 0 {
+		return nil, client.ErrNoPast
 	}
 	return client.Decode(response.GetResource()), nil
 }
@@ -195,7 +208,7 @@ func (a *app) getList(ctx context.Context, kinds []*resource.Descriptor, consist
 	if len(kinds) == 0 {
 		kinds = notSensitive()
 	}
-	request := &meridianv1.ListRequest{Consistency: consistency, Kinds: kindNames(kinds)}
+	request := &meridianv1.ListRequest{Consistency: consistency, Kinds: kindNames(kinds), At: o.at.point}
 	global := func(d *resource.Descriptor) bool { return d.Scope == resource.GlobalScoped }
 	if !o.allMeshes && (kind == nil || !global(kind)) {
 		request.Mesh = o.mesh.name
@@ -217,7 +230,9 @@ func (a *app) getList(ctx context.Context, kinds []*resource.Descriptor, consist
 		elsewhere := mesh != "" && r.Key().Mesh != "" && r.Key().Mesh != mesh
 		return elsewhere || !labels.matches(r.Meta().Labels)
 	})
-	if len(found) == 0 {
+	if len(found) == 0 && o.at.given() {
+		a.Message("There was none at revision %d.", revision)
+	} else if len(found) == 0 {
 		if err := checkMesh(ctx, c, request.GetMesh(), o.mesh.explicit()); err != nil {
 			return err
 		}

@@ -105,7 +105,7 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 	})
 	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
 	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)
-	meridianv1.RegisterAccessServiceServer(b.GRPC, access.New(b.Authorizer, b.Node.Read, b.Turns))
+	meridianv1.RegisterAccessServiceServer(b.GRPC, access.New(b.Authorizer, b.Node.Read, b.Turns).ReadPast(b.readPast))
 	if b.Options.WebhookAddr != "" {
 		b.Webhook = webhook.New(webhook.Config{
 			Access: b.Authorizer, Read: b.Node.Read, Review: resources.Review, Audit: b.Audit,

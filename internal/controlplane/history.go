@@ -4,10 +4,17 @@ import (
 	"context"
 	"fmt"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/consensus"
+	"meridian/internal/past"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
+
+// readPast returns an earlier state of what this server keeps itself.
+func (b *Base) readPast(ctx context.Context, at *meridianv1.PointInTime) (*store.Past, error) {
+	return past.Read(ctx, b.Store, at, b.Now())
+}
 
 // KeepHistory has the contents of old revisions kept as the options of this server say,
 // where it is the leader and they are not. While a server of an earlier release is a

@@ -75,6 +75,9 @@ func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest)
 			if err != nil {
 				return err // an attempt after this one continues with the page that it lacks
 			}
+			if request.GetAt() != nil && page.at == 0 {
+				return ErrNoPast
+			}
 			found, revision, next.PageToken = append(found, page.resources...), page.revision, page.next
 			if next.PageToken == "" {
 				return nil
@@ -89,6 +92,52 @@ type page struct {
 	resources []*resource.Resource
 	revision  uint64
 	next      string
+	at        uint64 // the revision of the past that it is of, 0 for none
+}
+
+// ErrNoPast means that a server does not know how to read the past: it answered with
+// what is stored now.
+var ErrNoPast = rpcerr.New(rpcerr.Unsupported, "NO_PAST", "the server runs a release that cannot read earlier states (--at): upgrade it")
+
+// Edits reads the kept writes of a resource, newest first, at most limit unless that is
+// zero; what was stored before the oldest of them, nil for nothing; and the oldest
+// revision whose contents are kept. first is nil, too, where there are more than limit.
+func (c *Client) Edits(ctx context.Context, key *meridianv1.ResourceKey, limit uint32) (items []*meridianv1.HistoryItem, first *meridianv1.Resource, oldest uint64, err error) {
+	request := &meridianv1.HistoryRequest{Key: key, Limit: limit}
+	err = c.Call(ctx, func(ctx context.Context) error {
+		for {
+			part, last, err := c.editsPage(ctx, request)
+			if err != nil {
+				return err // an attempt after this one continues with the page that it lacks
+			}
+			items, first, oldest = append(items, part...), last.GetFirst(), last.GetOldest()
+			if !last.GetMore() || limit != 0 && len(items) >= int(limit) || len(part) == 0 {
+				return nil
+			}
+			request.Before = items[len(items)-1].GetRevision()
+			if limit != 0 {
+				request.Limit = limit - uint32(len(items)) //nolint:gosec // fewer than limit
+			}
+		}
+	})
+	return items, first, oldest, err
+}
+
+func (c *Client) editsPage(ctx context.Context, request *meridianv1.HistoryRequest) (items []*meridianv1.HistoryItem, last *meridianv1.HistoryResponse, err error) {
+	stream, err := c.History(ctx, request)
+	if err != nil {
+		return nil, nil, err
+	}
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return items, last, nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		items, last = append(items, part.GetItems()...), part
+	}
 }
 
 func (c *Client) page(ctx context.Context, request *meridianv1.ListRequest) (page, error) {
@@ -105,7 +154,7 @@ func (c *Client) page(ctx context.Context, request *meridianv1.ListRequest) (pag
 		if err != nil {
 			return p, err
 		}
-		p.revision, p.next = part.GetRevision(), part.GetNextPageToken()
+		p.revision, p.next, p.at = part.GetRevision(), part.GetNextPageToken(), part.GetAtRevision()
 		for _, m := range part.GetResources() {
 			p.resources = append(p.resources, Decode(m))
 		}

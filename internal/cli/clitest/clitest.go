@@ -83,6 +83,9 @@ type Server struct {
 	Waits     []*meridianv1.WaitForZonesRequest
 	Inspected []*meridianv1.InspectRequest
 	Access    meridianv1.AccessServiceServer
+	// Past, if set, answers History, Rollback and what is asked about earlier states, and
+	// every List.
+	Past meridianv1.AdminServiceServer
 	// Caller is who Access is asked by; anonymous when it is nil.
 	Caller     *authn.Principal
 	Snapshots  *Snapshots
@@ -305,7 +308,10 @@ func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteRespon
 }
 
 // Get returns a stored resource.
-func (s *Server) Get(_ context.Context, req *meridianv1.GetRequest) (*meridianv1.GetResponse, error) {
+func (s *Server) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridianv1.GetResponse, error) {
+	if s.Past != nil && req.GetAt() != nil {
+		return s.Past.Get(ctx, req)
+	}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	k := req.GetKey()
@@ -317,8 +323,21 @@ func (s *Server) Get(_ context.Context, req *meridianv1.GetRequest) (*meridianv1
 	return &meridianv1.GetResponse{Resource: m, Revision: s.Revision}, nil
 }
 
+// History sends what Past has.
+func (s *Server) History(req *meridianv1.HistoryRequest, stream grpc.ServerStreamingServer[meridianv1.HistoryResponse]) error {
+	return s.Past.History(req, stream)
+}
+
+// Rollback has Past go back.
+func (s *Server) Rollback(ctx context.Context, req *meridianv1.RollbackRequest) (*meridianv1.RollbackResponse, error) {
+	return s.Past.Rollback(ctx, req)
+}
+
 // List sends the stored resources, one a message, PageSize a page where that is set.
 func (s *Server) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
+	if s.Past != nil {
+		return s.Past.List(req, stream)
+	}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	var keys []resource.Key

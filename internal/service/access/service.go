@@ -25,6 +25,41 @@ type Service struct {
 	authorizer *authz.Authorizer
 	read       func(ctx context.Context) (resource.Revision, error)
 	turns      *turns.Turns
+	past       func(ctx context.Context, at *meridianv1.PointInTime) (*store.Past, error)
+}
+
+// ReadPast has questions about earlier states answered from what read returns. Call it
+// before the first question.
+func (s *Service) ReadPast(read func(ctx context.Context, at *meridianv1.PointInTime) (*store.Past, error)) *Service {
+	s.past = read
+	return s
+}
+
+// state is what a question is decided on.
+type state struct {
+	store.Reader
+	rules *rbac.Set
+	// at is the revision of an earlier state, 0 of the newest.
+	at resource.Revision
+}
+
+// stateOf returns the newest state, or the earlier one that a question is about.
+func (s *Service) stateOf(ctx context.Context, req *meridianv1.CanIRequest) (state, error) {
+	view, rules, err := s.newest(ctx)
+	if err != nil || req.GetAt() == nil {
+		return state{Reader: view, rules: rules}, err
+	}
+	if err := s.mayReadRules(ctx); err != nil {
+		return state{}, err // the answer names roles and bindings, which may be gone
+	}
+	if s.past == nil {
+		return state{}, rpcerr.New(rpcerr.Unsupported, "NO_PAST", "this server cannot read earlier states")
+	}
+	then, err := s.past(ctx, req.GetAt())
+	if err != nil {
+		return state{}, err
+	}
+	return state{then, rbac.Compile(then), then.Revision()}, nil
 }
 
 // New returns the service that answers by an authorizer. read waits until
@@ -77,10 +112,11 @@ func (s *Service) CanI(stream grpc.ClientStreamingServer[meridianv1.CanIRequest,
 
 // Decide is CanI for a question that has been received.
 func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (response *meridianv1.CanIResponse, err error) {
-	view, rules, err := s.newest(ctx)
+	view, err := s.stateOf(ctx, req)
 	if err != nil {
 		return nil, err
 	}
+	rules := view.rules
 	who := authn.PrincipalFrom(ctx)
 	switch {
 	case req.GetAsUser() != "":
@@ -99,7 +135,7 @@ func (s *Service) Decide(ctx context.Context, req *meridianv1.CanIRequest) (resp
 		return nil, err
 	}
 	answer := func(a rbac.Answer) *meridianv1.CanIResponse {
-		return &meridianv1.CanIResponse{Allowed: a.Allowed, Reasons: a.Reasons, Subject: who.String(), Revision: uint64(view.Revision())}
+		return &meridianv1.CanIResponse{Allowed: a.Allowed, Reasons: a.Reasons, Subject: who.String(), Revision: uint64(view.Revision()), AtRevision: uint64(view.at)}
 	}
 	subject := authz.SubjectOf(who)
 	if known, ok := knownOf(req); ok && req.GetAccess() != string(resource.AccessRead) && !rules.Could(subject, resource.Access(req.GetAccess()), known) {

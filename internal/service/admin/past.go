@@ -28,7 +28,7 @@ func (s *Service) maySeePast(ctx context.Context, r *resource.Resource) error {
 	return s.cfg.Access.Read(ctx, r)
 }
 
-// noContents refuses to read what a secret was.
+// noContents is why what a secret was is not answered.
 func noContents(kind resource.Kind) error {
 	return rpcerr.New(rpcerr.Invalid, "NO_HISTORY", "%s: the contents of old revisions of secrets and keys are not kept", kind)
 }
