@@ -330,11 +330,15 @@ func (s *supervisor) watch(ctx context.Context) {
 
 // ask asks Envoy's administration interface.
 func (s *supervisor) ask(ctx context.Context, method, path string) ([]byte, error) {
+	return ask(ctx, s.admin, method, path)
+}
+
+func ask(ctx context.Context, admin *http.Client, method, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	response, err := s.admin.Do(request)
+	response, err := admin.Do(request)
 	if err != nil {
 		return nil, err
 	}

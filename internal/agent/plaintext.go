@@ -24,8 +24,9 @@ const (
 )
 
 // plaintextStats are the statistics of the connections without TLS of inbounds that accept
-// both.
-const plaintextStats = "/stats?usedonly&filter=%5E%28http%7Ctcp%29%5C.in_.*_plaintext%5C.downstream_cx_%28total%7Cactive%29%24"
+// both. Those of inbounds without HTTP that are open are another filter's.
+const plaintextStats = "/stats?usedonly&filter=%5E%28%28http%7Ctcp%29%5C.in_.*_plaintext%5C.downstream_cx_%28total%7Cactive%29" +
+	"%7Cconnection_limit%5C.in_.*_plaintext%5C.active_connections%29%24"
 
 // plaintext counts the connections without TLS that an Envoy takes, where the zone asks
 // for it. The zero value does not count.
@@ -102,7 +103,7 @@ func (p *plaintext) next() *meridianv1.ConnectRequest {
 func (s *supervisor) count(ctx context.Context) {
 	ticker := time.NewTicker(countEvery)
 	defer ticker.Stop()
-	before := map[string]uint64{}
+	counter := NewPlaintextCounter(s.admin)
 	for {
 		select {
 		case <-ticker.C:
@@ -112,11 +113,33 @@ func (s *supervisor) count(ctx context.Context) {
 		if !s.agent.plaintext.counts() {
 			continue
 		}
-		if body, err := s.ask(ctx, http.MethodGet, plaintextStats); err == nil {
-			taken, open := countPlaintext(body, before)
+		if taken, open, err := counter.Count(ctx); err == nil {
 			s.agent.plaintext.add(taken, open, time.Now())
 		}
 	}
+}
+
+// PlaintextCounter counts the connections without TLS that the inbounds of one run of an
+// Envoy take, where they accept both.
+type PlaintextCounter struct {
+	admin  *http.Client
+	before map[string]uint64
+}
+
+// NewPlaintextCounter returns a counter that asks an Envoy's administration interface.
+func NewPlaintextCounter(admin *http.Client) *PlaintextCounter {
+	return &PlaintextCounter{admin: admin, before: map[string]uint64{}}
+}
+
+// Count returns how many connections were taken since the last call, or, in the first
+// one, since Envoy runs, and how many are open. The error is that of the question.
+func (c *PlaintextCounter) Count(ctx context.Context) (taken, open uint64, err error) {
+	body, err := ask(ctx, c.admin, http.MethodGet, plaintextStats)
+	if err != nil {
+		return 0, 0, err
+	}
+	taken, open = countPlaintext(body, c.before)
+	return taken, open, nil
 }
 
 // countPlaintext reads how many connections are new in an answer of Envoy, and how many
@@ -128,7 +151,7 @@ func countPlaintext(body []byte, before map[string]uint64) (taken, open uint64) 
 		n, err := strconv.ParseUint(value, 10, 64)
 		switch {
 		case err != nil:
-		case strings.HasSuffix(name, "_active"):
+		case strings.HasSuffix(name, ".downstream_cx_active"), strings.HasSuffix(name, ".active_connections"):
 			open += n
 		default:
 			if was := before[name]; n >= was {

@@ -23,7 +23,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 		{"", 0, 0},
 		{"http.in_80_plaintext.downstream_cx_total: 3\nhttp.in_80_plaintext.downstream_cx_active: 2\n", 3, 2},
 		{"http.in_80_plaintext.downstream_cx_total: 3\nhttp.in_80_plaintext.downstream_cx_active: 0\n", 0, 0},
-		{"http.in_80_plaintext.downstream_cx_total: 4\ntcp.in_81_plaintext.downstream_cx_total: 5\ntcp.in_81_plaintext.downstream_cx_active: 1\n", 6, 1},
+		{"http.in_80_plaintext.downstream_cx_total: 4\ntcp.in_81_plaintext.downstream_cx_total: 5\nconnection_limit.in_81_plaintext.active_connections: 1\n", 6, 1},
 		{"http.in_80_plaintext.downstream_cx_total: 1\ntcp.in_81_plaintext.downstream_cx_total: 5\n", 1, 0},
 		{"http.in_80_plaintext.downstream_cx_total: x\nhttp.in_80", 0, 0},
 	} {

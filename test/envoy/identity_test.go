@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/agent"
 	"meridian/internal/meshca"
 	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/policy"
@@ -386,12 +387,27 @@ func TestPermissiveAcceptsBoth(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, "backend-1", a.body)
 			}
-			require.Contains(t, c.envoy.ask("/stats?usedonly&filter=_plaintext.downstream_cx_total"), "downstream_cx_total: 3\n")
+			// The agent counts these, and none of the callers with TLS.
+			counter := agent.NewPlaintextCounter(c.envoy.admin)
+			taken, _, err := counter.Count(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, uint64(3), taken)
+			open, err := net.Dial("tcp", c.at)
+			require.NoError(t, err)
+			_, err = io.WriteString(open, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			require.NoError(t, err)
+			_, err = io.ReadFull(open, make([]byte, 1))
+			require.NoError(t, err)
+			taken, now, err := counter.Count(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, uint64(1), taken)
+			require.Positive(t, now)
+			require.NoError(t, open.Close())
 			z.apply(z.put(resource.KindMesh, "", "m", mutualTLS))
 			require.Empty(t, z.settle("backend-1"))
 			plain.until(t, c.at, func(_ answer, err error) bool { return err != nil })
 			web.until(t, c.at, served)
-			_, err := plain.get(c.at)
+			_, err = plain.get(c.at)
 			require.Error(t, err)
 		})
 	}

@@ -1,12 +1,14 @@
 package envoy
 
 import (
+	"math"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	inspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	connectionlimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/connection_limit/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
@@ -32,6 +34,16 @@ const undecided = time.Second
 // plainSuffix ends the names of statistics of callers without TLS, where both are
 // accepted.
 const plainSuffix = "_plaintext"
+
+// countOpen is a filter that counts the connections that are open, which Envoy's proxy of
+// connections does not. It limits nothing.
+func countOpen(statistics string) (*listenerv3.Filter, error) {
+	packed, err := xds.Pack(&connectionlimitv3.ConnectionLimit{StatPrefix: statistics, MaxConnections: wrapperspb.UInt64(math.MaxInt64)})
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.Filter{Name: "envoy.filters.network.connection_limit", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed}}, nil
+}
 
 // secret refers to a file of the agent.
 func secret(name, file string) *tlsv3.SdsSecretConfig {
@@ -165,6 +177,11 @@ func (b *builder) chains(l *listenerv3.Listener, name string, protocol world.Pro
 		Name: "envoy.filters.listener.tls_inspector", ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: inspector},
 	}}
 	if protocol == world.TCP { // the application may be the first to send something
+		counted, err := countOpen(name + plainSuffix)
+		if err != nil {
+			return nil, err
+		}
+		other.Filters = append([]*listenerv3.Filter{counted}, other.GetFilters()...)
 		l.ListenerFiltersTimeout, l.ContinueOnListenerFiltersTimeout = durationpb.New(undecided), true
 	}
 	return append(origins, generate.MeshOrigin(b.Mesh, "/filterChains/1")), nil

@@ -42,7 +42,7 @@ func MakeOutbounds(
 			}
 			return all
 		}
-		// A client keeps the connections of a cluster that begins to use TLS, and goes on
+		// A client keeps the connections of a cluster that begins to use TLS, and continues
 		// with plaintext for as long as they last: it is another cluster.
 		b.Variant = func(s resource.TagSelector) []string {
 			if b.tls(s) {
