@@ -267,7 +267,8 @@ var changes = []struct {
 	}},
 }
 
-// harmless are policies of every kind that concern an outbound, that fail no request.
+// harmless are policies of every kind that concern an outbound, that fail no request; but
+// GRPCRoute, which takes gRPC calls alone.
 var harmless = []struct {
 	kind resource.Kind
 	conf string
@@ -284,7 +285,115 @@ var harmless = []struct {
 	{resource.KindTrafficRoute, `{"loadBalancer":{"random":{}},"split":[{"weight":1,` + v("base") + `},{"weight":0,"destination":{"kuma.io/service":"none"}}]}`},
 	{resource.KindMeshTrafficRoute, `{"rules":[{"matches":[{"path":{"value":"/"}}],"default":{"filters":[{"type":"RequestHeaderModifier","requestHeaderModifier":{"set":[{"name":"a","value":"1"}]}}],
 		"backendRefs":[{"kind":"ServiceSubset","name":"backend","tags":{"version":"base"}}]}}]}`},
+	{resource.KindHTTPRoute, `{"parentRefs":[{"kind":"Service","name":"backend"}],"rules":[{"backendRefs":[{"kind":"ServiceSubset","name":"backend","tags":{"version":"base"}}]}]}`},
+	{resource.KindMeshHTTPFault, `{"http":[{"abort":{"percentage":0,"httpStatus":500},"delay":{"percentage":0,"value":"1h"}}]}`},
+	{resource.KindMeshRateLimit, enough},
+	{resource.KindMeshLogging, `{"backends":[{"type":"File","file":{"path":"/dev/null"}}]}`},
+	{resource.KindTrafficLog, `{}`},
+	{resource.KindMeshTracing, `{"backends":[{"type":"Zipkin","zipkin":{"url":"http://127.0.0.1:9/"}}]}`},
+	{resource.KindTrafficTrace, `{}`},
 }
+
+// enough is a limit that no load comes to.
+const enough = `{"local":{"http":{"requestRate":{"num":4294967295,"interval":"50ms"}},"tcp":{"connectionRate":{"num":4294967295,"interval":"50ms"}}}}`
+
+// harmlessOnInbounds are policies of every kind that concern an inbound, that fail no
+// request.
+var harmlessOnInbounds = []struct {
+	kind resource.Kind
+	conf string
+}{
+	{resource.KindFaultInjection, `{"abort":{"percentage":0,"httpStatus":500}}`},
+	{resource.KindMeshHTTPFault, `{"http":[{"abort":{"percentage":0,"httpStatus":500}}]}`},
+	{resource.KindRateLimit, `{"http":{"requests":4294967295,"interval":"50ms"}}`},
+	{resource.KindMeshRateLimit, enough},
+	{resource.KindMeshCircuitBreaker, `{"connectionLimits":{"maxConnections":2000,"maxRequests":2000}}`},
+	{resource.KindMeshLogging, `{"backends":[{"type":"File","file":{"path":"/dev/null"}}]}`},
+}
+
+// No request fails while what concerns an inbound changes.
+func TestNoRequestToAnInboundIsLost(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			s := inbound(t, protocol)
+			l := newLoad(t)
+			l.worker(post(s.url, false, true))
+			if protocol != "tcp" { // a connection that lasts stays where it is
+				l.worker(post(s.url, false, false))
+				l.worker(post(s.url, true, false))
+			}
+			for _, p := range harmlessOnInbounds {
+				t.Run(fmt.Sprintf("%s comes and goes", p.kind), func(t *testing.T) {
+					s.zone.t, l.t = t, t
+					op := s.zone.fromEveryone(p.kind, p.conf)
+					for _, change := range []store.Op{op, store.Delete(op.Key)} {
+						s.zone.apply(change)
+						require.Empty(t, s.zone.settle("one"))
+						l.pass(10)
+					}
+				})
+				s.zone.t, l.t = t, t
+			}
+		})
+	}
+}
+
+// No request of a caller that is allowed fails while permissions change that are about
+// others, or that say the same in another way.
+func TestNoAllowedRequestIsLostWhilePermissionsChange(t *testing.T) {
+	for _, protocol := range []string{"http", "tcp"} {
+		t.Run(protocol, func(t *testing.T) {
+			c, ca := joined(t, protocol, mutualTLS)
+			z := c.zone
+			z.apply(z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+			require.Empty(t, z.settle("backend-1"))
+			web := member(t, ca, "web-1", resource.Tags{resource.ServiceTag: "web"})
+			web.until(t, c.at, func(a answer, err error) bool { return err == nil && a.status == http.StatusOK })
+			l := newLoad(t)
+			calls := func(of caller) {
+				l.worker(func() error {
+					a, err := of.get(c.at)
+					if err == nil && a.status != http.StatusOK {
+						err = fmt.Errorf("%d: %s", a.status, a.body)
+					}
+					return err
+				})
+			}
+			calls(web)
+			if protocol != "tcp" {
+				lasting := member(t, ca, "web-1", resource.Tags{resource.ServiceTag: "web"})
+				lasting.Transport.(*http.Transport).DisableKeepAlives = false
+				calls(lasting)
+			}
+			permission := func(name, target, from, action string) store.Op {
+				return z.put(resource.KindMeshTrafficPermission, "m", name, `{"targetRef":`+target+`,"from":[{"targetRef":`+from+`,"default":{"action":"`+action+`"}}]}`)
+			}
+			older := z.put(resource.KindTrafficPermission, "m", "older", `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"backend"}}]}`)
+			const backend = `{"kind":"Service","name":"backend"}`
+			changes := []store.Op{
+				permission("no-api", `{"kind":"Mesh"}`, `{"kind":"Service","name":"api"}`, "DENY"),
+				permission("web", backend, `{"kind":"Service","name":"web"}`, "ALLOW"),
+				permission("no-api", backend, `{"kind":"Service","name":"api"}`, "DENY"),
+				older,
+			}
+			for _, op := range slices.Clone(changes) {
+				if op.Key != changes[0].Key {
+					changes = append(changes, store.Delete(op.Key))
+				}
+			}
+			changes = append(changes, store.Delete(changes[0].Key))
+			for _, op := range changes {
+				z.apply(op)
+				require.Empty(t, z.settle("backend-1"))
+				l.pass(10)
+			}
+		})
+	}
+}
+
+// backends are those that TrafficLog and TrafficTrace refer to.
+const backends = `{"logging":{"defaultBackend":"f","backends":[{"name":"f","type":"file","conf":{"path":"/dev/null"}}]},
+	"tracing":{"defaultBackend":"z","backends":[{"name":"z","type":"zipkin","conf":{"url":"http://127.0.0.1:9/"}}]}}`
 
 // No request fails while anything changes, whatever applications speak.
 func TestNoRequestIsLost(t *testing.T) {
@@ -293,7 +402,7 @@ func TestNoRequestIsLost(t *testing.T) {
 			u := &under{protocol: protocol, servers: map[string]*server{}}
 			base := start(t, "base")
 			u.zone, u.client = outbound(t, protocol)
-			u.zone.apply(u.backend("base", base.port, protocol, "base"), u.to("base"))
+			u.zone.apply(u.backend("base", base.port, protocol, "base"), u.to("base"), u.put(resource.KindMesh, "", "m", backends))
 			require.Empty(t, u.settle("web-1"))
 			u.reach("base")
 			u.load = newLoad(t)
@@ -318,7 +427,7 @@ func TestNoRequestIsLost(t *testing.T) {
 			for _, p := range harmless {
 				t.Run(fmt.Sprintf("%s comes and goes", p.kind), func(t *testing.T) {
 					u.t, u.load.t, u.client.t = t, t, t
-					op := u.policy(p.kind, p.conf)
+					op := u.document(p.kind, p.conf)
 					u.change(op)
 					if p.kind != resource.KindTrafficRoute {
 						u.change(store.Delete(op.Key))
