@@ -69,8 +69,8 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		line("Labels", "%s", print.Tags(m.Labels))
 	}
 	if kind.Sensitive {
-		if token.IsSigningKey(r.Key()) {
-			line("Spec", "a signing key: no command shows it; backups hold it")
+		if token.LeavesInBackups(r.Key()) {
+			line("Spec", "a key: no command shows it; backups hold it")
 			return a.Output([]byte(b.String()))
 		}
 		line("Spec", "%d bytes of secret material; `meridian get %s %s -o yaml` shows it", len(r.Canonical()), kind.Kind, m.Name)

@@ -156,7 +156,7 @@ func (a *app) export(ctx context.Context, f print.Format, o exportOptions) error
 		return err
 	}
 	found = slices.DeleteFunc(found, func(r *resource.Resource) bool {
-		return token.IsSigningKey(r.Key()) || r.Key() == token.AdminTokenKey
+		return token.LeavesInBackups(r.Key()) || r.Key() == token.AdminTokenKey
 	})
 	if o.clean {
 		for i, r := range found {

@@ -50,7 +50,7 @@ const (
 	// next, and those that are still trusted.
 	maxRoots = 8
 
-	pemCertificate, pemPrivateKey = "CERTIFICATE", "PRIVATE KEY"
+	pemCertificate, pemPrivateKey, pemECKey = "CERTIFICATE", "PRIVATE KEY", "EC PRIVATE KEY"
 )
 
 // State is where a root is in its life.
@@ -71,6 +71,8 @@ type Root struct {
 	State State
 	// Backend is the mesh's backend that it was made for.
 	Backend string
+	// Provided is whether the operator has made it; else the zone has.
+	Provided bool
 	// Since is when it got its state.
 	Since time.Time
 	// Longest is the longest lifetime of a certificate that it may have signed.
@@ -110,6 +112,76 @@ func New(zone resource.ZoneName, mesh resource.MeshName, backend string, now tim
 // Created is when the mesh that the authority is for was created; zero if that is not
 // known. A mesh that was deleted and created again is another mesh.
 func (a *Authority) Created() time.Time { return a.created }
+
+// Material is the certificate and key of an authority that an operator has made. It holds
+// a secret: it does not print.
+type Material struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// String keeps keys out of logs.
+func (*Material) String() string { return "a certificate authority that is provided" }
+
+// GoString keeps keys out of logs.
+func (m *Material) GoString() string { return m.String() }
+
+// ReadMaterial reads the certificate and key of an authority for a mesh in a zone, each in
+// PEM. What signs for others, or for none, is refused. Errors never contain what was read.
+func ReadMaterial(zone resource.ZoneName, mesh resource.MeshName, data []byte, now time.Time) (*Material, error) {
+	host, err := identity.Host(zone, mesh)
+	if err != nil {
+		return nil, err
+	}
+	m := &Material{}
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		switch {
+		case block.Type == pemCertificate && m.certificate == nil:
+			if m.certificate, err = x509.ParseCertificate(block.Bytes); err != nil {
+				return nil, errors.New("the certificate cannot be read")
+			}
+		case block.Type == pemCertificate:
+			return nil, errors.New("there are several certificates: write that of the authority alone, which is a root")
+		case block.Type == pemPrivateKey || block.Type == pemECKey:
+			if m.key != nil {
+				return nil, errors.New("there are several keys")
+			}
+			if m.key = parseKey(block); m.key == nil {
+				return nil, errors.New("the key is no ECDSA key: make one with `openssl ecparam -name prime256v1 -genkey -noout`")
+			}
+		}
+	}
+	switch c := m.certificate; {
+	case c == nil:
+		return nil, errors.New("there is no certificate: write it in PEM, as CERTIFICATE")
+	case m.key == nil:
+		return nil, errors.New("there is no key: write it in PEM, as PRIVATE KEY or EC PRIVATE KEY, not encrypted")
+	case !m.key.PublicKey.Equal(c.PublicKey):
+		return nil, errors.New("the key is not that of the certificate")
+	case !now.Before(c.NotAfter):
+		return nil, fmt.Errorf("the certificate expired at %s", c.NotAfter.UTC().Format(time.RFC3339))
+	case now.Before(c.NotBefore):
+		return nil, fmt.Errorf("the certificate is valid from %s only", c.NotBefore.UTC().Format(time.RFC3339))
+	}
+	if err := CheckRoot(m.certificate, host); err != nil {
+		return nil, fmt.Errorf("the certificate cannot be used: %w", err)
+	}
+	if err := m.certificate.CheckSignatureFrom(m.certificate); err != nil {
+		return nil, errors.New("the certificate is not signed with its own key: proxies trust it as a root")
+	}
+	return m, nil
+}
+
+// Provide makes an authority for a backend of a mesh of what its operator has made.
+func Provide(zone resource.ZoneName, mesh resource.MeshName, backend string, m *Material, now time.Time) *Authority {
+	root := m.root(backend, now)
+	root.State = Signing
+	return &Authority{zone: zone, mesh: mesh, roots: []Root{root}}
+}
+
+func (m *Material) root(backend string, now time.Time) Root {
+	return Root{State: Next, Backend: backend, Provided: true, Since: now.UTC(), Certificate: m.certificate, key: m.key}
+}
 
 // For returns the authority as that of a mesh that was created at a time.
 func (a *Authority) For(created time.Time) *Authority {
@@ -306,7 +378,10 @@ func (r *Root) ends(until time.Time) time.Time {
 // valid. Seconds count.
 func (a *Authority) Outstanding(before, now time.Time) bool {
 	return slices.ContainsFunc(a.roots, func(r Root) bool {
-		made := r.Certificate.NotBefore.Add(skew)
+		made := r.Certificate.NotBefore
+		if !r.Provided {
+			made = made.Add(skew)
+		}
 		return r.State != Next && made.Before(before.Truncate(time.Second)) && now.Before(r.ends(before))
 	})
 }
@@ -359,11 +434,12 @@ func (a *Authority) SignsBy() time.Time {
 
 // Step takes the next step of replacing the root, if it is due, and returns the same
 // authority if none is. A root is replaced when the mesh enables another backend, or half
-// of its lifetime is over: the next one is published first. It signs once acked says that
+// of its lifetime is over; where one is provided, when another is. The next one is published
+// first. It signs once acked says that
 // everyone who has a valid certificate trusts it, or what was signed before it was
 // published has ended. The one before is trusted until everything that it has signed has
 // ended.
-func (a *Authority) Step(backend string, acked bool, now time.Time) (*Authority, error) {
+func (a *Authority) Step(backend string, provided *Material, acked bool, now time.Time) (*Authority, error) {
 	next := a.copy()
 	changed := false
 	next.roots = slices.DeleteFunc(next.roots, func(r Root) bool {
@@ -380,9 +456,8 @@ func (a *Authority) Step(backend string, acked bool, now time.Time) (*Authority,
 		signing.State, signing.Since, signing.key = Retired, now.UTC(), nil
 		next.roots = slices.Insert(slices.Delete(next.roots, coming, coming+1), 0, root)
 		changed = true
-	case coming < 0 && len(next.roots) < maxRoots &&
-		(signing.Backend != backend || !now.Before(signing.Certificate.NotAfter.Add(-RootLifetime/2))):
-		root, err := newRoot(a.zone, a.mesh, backend, now)
+	case coming < 0 && len(next.roots) < maxRoots && signing.outdated(backend, provided, now):
+		root, err := nextRoot(a.zone, a.mesh, backend, provided, now)
 		if err != nil {
 			return nil, err
 		}
@@ -393,6 +468,21 @@ func (a *Authority) Step(backend string, acked bool, now time.Time) (*Authority,
 		return a, nil
 	}
 	return next, nil
+}
+
+// outdated reports whether another root is to sign.
+func (r *Root) outdated(backend string, provided *Material, now time.Time) bool {
+	if provided != nil {
+		return !r.Certificate.Equal(provided.certificate)
+	}
+	return r.Provided || r.Backend != backend || !now.Before(r.Certificate.NotAfter.Add(-RootLifetime/2))
+}
+
+func nextRoot(zone resource.ZoneName, mesh resource.MeshName, backend string, provided *Material, now time.Time) (Root, error) {
+	if provided != nil {
+		return provided.root(backend, now), nil
+	}
+	return newRoot(zone, mesh, backend, now)
 }
 
 // formatVersion is the version of documents that this release writes.
@@ -416,6 +506,8 @@ type rootDocument struct {
 	LongestSeconds int64     `json:"longestSeconds"`
 	Certificate    string    `json:"certificate"`
 	Key            string    `json:"key,omitempty"`
+	// Provided is absent in the documents of earlier releases.
+	Provided bool `json:"provided,omitempty"`
 }
 
 // Marshal returns the authority with its keys, for storage that keeps secrets.
@@ -424,7 +516,7 @@ func (a *Authority) Marshal() ([]byte, error) {
 	for i := range a.roots {
 		r := &a.roots[i]
 		stored := rootDocument{
-			State: r.State, Backend: r.Backend, Since: r.Since, LongestSeconds: int64((r.Longest + time.Second - 1) / time.Second),
+			State: r.State, Backend: r.Backend, Provided: r.Provided, Since: r.Since, LongestSeconds: int64((r.Longest + time.Second - 1) / time.Second),
 			Certificate: string(encodePEM(pemCertificate, r.Certificate.Raw)),
 		}
 		if r.key != nil {
@@ -464,7 +556,7 @@ func Parse(zone resource.ZoneName, mesh resource.MeshName, data []byte) (*Author
 		if block == nil || block.Type != pemCertificate || strings.TrimSpace(string(rest)) != "" {
 			return refused("it has no certificate")
 		}
-		root := Root{State: stored.State, Backend: stored.Backend, Since: stored.Since, Longest: time.Duration(stored.LongestSeconds) * time.Second}
+		root := Root{State: stored.State, Backend: stored.Backend, Provided: stored.Provided, Since: stored.Since, Longest: time.Duration(stored.LongestSeconds) * time.Second}
 		if root.Certificate, err = x509.ParseCertificate(block.Bytes); err != nil {
 			return refused("its certificate cannot be read")
 		}
@@ -491,6 +583,18 @@ func readKey(text string) *ecdsa.PrivateKey {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil || block.Type != pemPrivateKey {
 		return nil
+	}
+	return parseKey(block)
+}
+
+// parseKey reads an ECDSA key; nil for another one.
+func parseKey(block *pem.Block) *ecdsa.PrivateKey {
+	if block.Type == pemECKey {
+		key, err := x509.ParseECPrivateKey(block.Bytes)
+		if err != nil {
+			return nil
+		}
+		return key
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {

@@ -202,7 +202,7 @@ func TestARotationLosesNoCertificate(t *testing.T) {
 	}
 	step := func(a *Authority, acked bool, at time.Time, want string) *Authority {
 		t.Helper()
-		next, err := a.Step("new", acked, at)
+		next, err := a.Step("new", nil, acked, at)
 		require.NoError(t, err)
 		require.Equal(t, want, states(next))
 		stored, err := next.Marshal()
@@ -213,7 +213,7 @@ func TestARotationLosesNoCertificate(t *testing.T) {
 		require.Equal(t, next.Created(), read.Created())
 		return read
 	}
-	same, err := a.Step("ca", true, now)
+	same, err := a.Step("ca", nil, true, now)
 	require.NoError(t, err)
 	require.Same(t, a, same, "nothing is due")
 	before := sign(a, now)
@@ -239,7 +239,7 @@ func TestARotationLosesNoCertificate(t *testing.T) {
 	// Who never acknowledges does not hold it up for ever.
 	step(published, false, now.Add(DefaultLifetime), "new:signing ca:retired")
 	// Without another backend, a root is replaced half-way.
-	old, err := a.Step("ca", false, now.Add(RootLifetime/2))
+	old, err := a.Step("ca", nil, false, now.Add(RootLifetime/2))
 	require.NoError(t, err)
 	require.Equal(t, "ca:signing ca:next", states(old))
 }
@@ -249,7 +249,7 @@ func TestARotationLosesNoCertificate(t *testing.T) {
 func TestTheNextRootSignsAtTheLatest(t *testing.T) {
 	step := func(a *Authority, backend string, acked bool, at time.Duration) *Authority {
 		t.Helper()
-		next, err := a.Step(backend, acked, now.Add(at))
+		next, err := a.Step(backend, nil, acked, now.Add(at))
 		require.NoError(t, err)
 		return next
 	}
@@ -290,10 +290,10 @@ func TestOutstandingCertificates(t *testing.T) {
 		require.Equal(t, c.want, a.Outstanding(now.Add(c.before), now.Add(c.at)), c)
 	}
 	// Of a root that was retired before, what it signed until then.
-	published, err := a.Step("two", true, now.Add(time.Hour))
+	published, err := a.Step("two", nil, true, now.Add(time.Hour))
 	require.NoError(t, err)
 	require.True(t, published.Outstanding(now.Add(2*time.Hour), now.Add(3*time.Hour)))
-	retired, err := published.Step("two", true, now.Add(time.Hour))
+	retired, err := published.Step("two", nil, true, now.Add(time.Hour))
 	require.NoError(t, err)
 	require.True(t, retired.Outstanding(now.Add(10*time.Hour), now.Add(DefaultLifetime)))
 	require.False(t, retired.Outstanding(now.Add(10*time.Hour), now.Add(DefaultLifetime+time.Hour)))

@@ -113,6 +113,9 @@ const (
 // signs returns what the author of a resource can grant with it: a signing key
 // makes tokens, those of users for any user.
 func signs(key resource.Key) []resource.Access {
+	if resource.HoldsProvidedAuthority(key) {
+		return Accesses() // it speaks for every dataplane of the mesh
+	}
 	if key.Kind != resource.KindGlobalSecret && key.Kind != resource.KindSigningKey {
 		return nil
 	}

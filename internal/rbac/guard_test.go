@@ -94,3 +94,15 @@ func each(v View) func(yield func(*resource.Resource) bool) {
 		}
 	}
 }
+
+// Who provides the authority of a mesh speaks for every dataplane of it, so that only who
+// has all rights may; other secrets of the mesh give nothing.
+func TestAnAuthorityIsProvidedByWhoHasAllRights(t *testing.T) {
+	ann := Subject{Name: "ann"}
+	change := func(name string) Change {
+		r := build(t, "Secret", "m", name, resource.Secret{Data: "eA=="})
+		return Change{Key: r.Key(), Resource: r}
+	}
+	require.NotNil(t, Compile(world(nil)).Guard(ann, world(nil), change("certificate-authority.ours")))
+	require.Nil(t, Compile(world(nil)).Guard(ann, world(nil), change("gateway")))
+}

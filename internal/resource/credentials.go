@@ -17,7 +17,7 @@ type Secret struct {
 // Validate implements Spec.
 func (s *Secret) Validate(at Path, r *Report) {
 	if s.Withheld {
-		r.Errorf(at.Field("withheld"), "marks a signing key that was read without its data: leave the document out; `meridian tokens rotate` makes a new key, and a backup keeps the old ones")
+		r.Errorf(at.Field("withheld"), "marks a signing key that was read without its data: leave the document out; `meridian tokens rotate` makes a new key of tokens, an authority that is provided is applied from its own files, and a backup keeps the old ones")
 		return
 	}
 	if _, err := base64.StdEncoding.DecodeString(s.Data); err != nil {

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -27,9 +28,39 @@ type MeshMTLS struct {
 	Backends       []MTLSBackend `json:"backends,omitzero" doc:"Certificate authorities to choose from."`
 }
 
-// BuiltinCA is the type of the backends whose certificates zones issue themselves, the
-// only one that they issue.
-const BuiltinCA = "builtin"
+// The types of the backends with which zones issue certificates.
+const (
+	// BuiltinCA: with an authority that the zone makes.
+	BuiltinCA = "builtin"
+	// ProvidedCA: with one that its operator makes.
+	ProvidedCA = "provided"
+)
+
+// ZonesIssue reports whether zones issue certificates with a type of backend.
+func ZonesIssue(backendType string) bool {
+	return backendType == BuiltinCA || backendType == ProvidedCA
+}
+
+// ProvidedAuthorityPrefix begins the names of the Secrets that hold a certificate authority
+// for a backend of type ProvidedCA. Their data is shown to no client.
+const ProvidedAuthorityPrefix = "certificate-authority."
+
+// HoldsProvidedAuthority reports whether a resource is such a Secret.
+func HoldsProvidedAuthority(key Key) bool {
+	return key.Kind == KindSecret && strings.HasPrefix(key.Name, ProvidedAuthorityPrefix)
+}
+
+// ProvidedSecret returns the name of the Secret with the authority of a backend of type
+// ProvidedCA, which has the certificate and its key, so that both are replaced together.
+func (b *MTLSBackend) ProvidedSecret() (string, error) {
+	var conf struct {
+		Cert, Key struct{ Secret string }
+	}
+	if len(b.Conf) > 0 && json.Unmarshal(b.Conf, &conf) != nil || conf.Cert.Secret == "" || conf.Cert.Secret != conf.Key.Secret || !strings.HasPrefix(conf.Cert.Secret, ProvidedAuthorityPrefix) {
+		return "", fmt.Errorf("cert.secret and key.secret of type %s name one Secret with the certificate and its key, whose name begins with %s", ProvidedCA, ProvidedAuthorityPrefix)
+	}
+	return conf.Cert.Secret, nil
+}
 
 // MTLSBackend is one certificate authority.
 type MTLSBackend struct {
@@ -175,10 +206,18 @@ func (m *Mesh) Validate(at Path, r *Report) {
 		names := make([]string, len(m.MTLS.Backends))
 		for i, b := range m.MTLS.Backends {
 			names[i] = b.Name
-			if b.Name == m.MTLS.EnabledBackend && b.Name != "" && b.Type != BuiltinCA && b.Type != "" {
+			if b.Name != m.MTLS.EnabledBackend || b.Name == "" || b.Type == "" {
+				continue
+			}
+			if !ZonesIssue(b.Type) {
 				r.Warnf(at.Field("mtls").Field("backends").Index(i).Field("type"),
-					"zones issue certificates with type %s only: dataplanes of this mesh get none, and in mode STRICT their proxies are sent nothing; use type %s",
-					BuiltinCA, BuiltinCA)
+					"zones issue certificates with types %s and %s only: dataplanes of this mesh get none, and in mode STRICT their proxies are sent nothing",
+					BuiltinCA, ProvidedCA)
+			}
+			if b.Type == ProvidedCA {
+				if _, err := m.MTLS.Backends[i].ProvidedSecret(); err != nil {
+					r.Warnf(at.Field("mtls").Field("backends").Index(i).Field("conf"), "dataplanes of this mesh get no certificates: %v", err)
+				}
 			}
 		}
 		checkBackends(at.Field("mtls"), names, "enabledBackend", m.MTLS.EnabledBackend, r)

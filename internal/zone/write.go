@@ -8,6 +8,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/authz"
 	"meridian/internal/controlplane"
+	"meridian/internal/meshca"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -86,8 +87,9 @@ func (z *zone) owns(d *resource.Descriptor) error {
 	return nil
 }
 
-// prepare completes a dataplane with the zone's tag (§1.5) and checks
-// what the zone's own store cannot: that the mesh exists (§1.4).
+// prepare completes a dataplane with the zone's tag (§1.5) and checks what the zone's own
+// store cannot: that the mesh exists (§1.4), and that a certificate authority that is
+// provided can sign for it.
 func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resource, error) {
 	key := r.Key()
 	if z.globalStore != nil && key.Mesh != "" {
@@ -97,6 +99,13 @@ func (z *zone) prepare(view store.Reader, r *resource.Resource) (*resource.Resou
 			}
 			return nil, rpcerr.New(rpcerr.Invalid, dataplane.ReasonNoMesh, "mesh %q does not exist: create it on the global first", key.Mesh)
 		}
+	}
+	if resource.HoldsProvidedAuthority(key) {
+		_, err := meshca.ReadMaterial(resource.ZoneName(z.cfg.Name), key.Mesh, r.Spec().(*resource.Secret).Bytes(), z.Now())
+		if err != nil {
+			return nil, rpcerr.New(rpcerr.Invalid, "NOT_AN_AUTHORITY", "it is to hold the certificate authority of mesh %s in zone %s: %w", key.Mesh, z.cfg.Name, err)
+		}
+		return r, nil
 	}
 	if key.Kind != resource.KindDataplane {
 		return r, nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -21,6 +22,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/xds"
 
+	"meridian/internal/meshca"
 	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
@@ -83,10 +85,11 @@ func TestAStockClientCallsAnEnvoy(t *testing.T) {
 		application.Stop()
 		serving.Wait()
 	})
-	for _, protocol := range []string{"grpc", "tcp"} {
-		z, ca, f := newZone(t), meshcatest.Authority(t, "m"), newFiles(t)
+	for _, c := range []struct{ protocol, backend string }{{"grpc", resource.BuiltinCA}, {"tcp", resource.BuiltinCA}, {"grpc", resource.ProvidedCA}} {
+		protocol := c.protocol
+		z, ca, f := newZone(t), authorities[c.backend](t, "m"), newFiles(t)
 		f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
-		z.apply(z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "p", everyone),
+		z.apply(z.put(resource.KindMesh, "", "m", strings.Replace(mutualTLS, resource.BuiltinCA, c.backend, 1)), z.put(resource.KindMeshTrafficPermission, "m", "p", everyone),
 			z.put(resource.KindDataplane, "m", "backend-1", fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,"servicePort":%d,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east","kuma.io/protocol":%q}}]}}`,
 				free(t), listener.Addr().(*net.TCPAddr).Port, protocol)),
 			z.put(resource.KindDataplane, "m", "web-1", `{"networking":{"address":"127.0.0.1","inbound":[{"port":1,"tags":{"kuma.io/service":"web","kuma.io/zone":"east"}}],"outbound":[{"port":4001,"tags":{"kuma.io/service":"backend"}}]}}`))
@@ -193,11 +196,22 @@ func TestAStockClientWherePlaintextIsAccepted(t *testing.T) {
 // An application behind an Envoy calls a stock gRPC server: with the identities of both,
 // and as permissions say.
 func TestAnEnvoyCallsAStockServer(t *testing.T) {
-	z, ca, f := newZone(t), meshcatest.Authority(t, "m"), newFiles(t)
+	for backend := range authorities {
+		t.Run(backend, func(t *testing.T) { anEnvoyCallsAStockServer(t, backend) })
+	}
+}
+
+// authorities are those of the types of backends with which zones issue certificates.
+var authorities = map[string]func(require.TestingT, resource.MeshName) *meshca.Authority{
+	resource.BuiltinCA: meshcatest.Authority, resource.ProvidedCA: meshcatest.Provided,
+}
+
+func anEnvoyCallsAStockServer(t *testing.T, kind string) {
+	z, ca, f := newZone(t), authorities[kind](t, "m"), newFiles(t)
 	f.put(meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"}), ca.Roots())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	z.apply(z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "p", everyone),
+	z.apply(z.put(resource.KindMesh, "", "m", strings.Replace(mutualTLS, resource.BuiltinCA, kind, 1)), z.put(resource.KindMeshTrafficPermission, "m", "p", everyone),
 		z.put(resource.KindDataplane, "m", "backend-1", fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east","kuma.io/protocol":"grpc"}}]}}`, listener.Addr().(*net.TCPAddr).Port)))
 	with, err := xdscredentials.NewServerCredentials(xdscredentials.ServerOptions{FallbackCreds: insecure.NewCredentials()})
 	require.NoError(t, err)

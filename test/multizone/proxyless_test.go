@@ -4,6 +4,7 @@ package multizone
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"net"
 	"os"
@@ -26,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"meridian/internal/meshca/meshcatest"
 	"meridian/test/processes"
 )
 
@@ -330,6 +332,25 @@ func TestStockGRPCIsPermitted(t *testing.T) {
 	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
 		refused(old, "MeshTrafficPermission no-old-web")
 	}
+	// And again, by one that the operator provides. One that is none is refused.
+	made, foreign := meshcatest.Made(t, "default", nil), meshcatest.Made(t, "other", nil)
+	secret := func(h *meshcatest.Holder) string {
+		return fmt.Sprintf("{type: Secret, mesh: default, name: certificate-authority.ours, data: %s}", base64.StdEncoding.EncodeToString(append(h.KeyPEM(t), h.Certificate...)))
+	}
+	bad := east.commandWith(secret(foreign), "apply", "-f", "-")
+	require.NotZero(t, bad.code)
+	require.Contains(t, bad.stderr, "the certificate cannot be used: it is not constrained to the URIs of east.default")
+	east.mustWith(secret(made), "apply", "-f", "-")
+	global.mustWith("{type: Mesh, name: default, mtls: {enabledBackend: ours, backends: [{name: ours, type: provided, conf: {cert: {secret: certificate-authority.ours}, key: {secret: certificate-authority.ours}}}]}}", "apply", "-f", "-")
+	east.await("the provided authority to sign", func() bool {
+		return strings.Contains(east.log.String(), "signing=ours")
+	})
+	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
+		refused(old, "MeshTrafficPermission no-old-web")
+	}
+	for _, args := range [][]string{{"get", "secret", "certificate-authority.ours", "-m", "default", "-o", "json"}, {"export", "--include-secrets"}} {
+		require.NotContains(t, east.must(args...), `"data"`)
+	}
 	east.kill()
 	for before := calls.Load(); calls.Load() < before+100 && failed.Load() == nil; {
 		refused(old, "MeshTrafficPermission no-old-web")
@@ -342,8 +363,8 @@ func TestStockGRPCIsPermitted(t *testing.T) {
 	}
 
 	// No client is given the key of an authority.
-	secret := east.must("get", "global-secrets", "mesh-certificate-authority.default", "-o", "json")
-	require.Contains(t, secret, `"withheld"`)
-	require.NotContains(t, secret, `"data"`)
+	stored := east.must("get", "global-secrets", "mesh-certificate-authority.default", "-o", "json")
+	require.Contains(t, stored, `"withheld"`)
+	require.NotContains(t, stored, `"data"`)
 	require.NotContains(t, east.must("export"), "mesh-certificate-authority")
 }

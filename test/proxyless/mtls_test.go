@@ -42,7 +42,7 @@ func TestCallsEndWhileConfigurationIsWithheld(t *testing.T) {
 	until(true)
 	for range 3 {
 		for backend, reason := range map[string]string{
-			"provided": "zones issue certificates of type builtin only",
+			"vault": "zones issue certificates of types builtin and provided only",
 			// The dataplanes of this test have no zone tag, which names in certificates have.
 			"builtin": "the dataplane can have no certificate",
 		} {

@@ -108,14 +108,20 @@ func IsSigningKey(key resource.Key) bool {
 	return err == nil || OfServers(key) || strings.HasPrefix(key.Name, meshAuthorityPrefix)
 }
 
+// LeavesInBackups reports whether a resource is a secret that leaves a control plane in
+// backups only: what IsSigningKey is, and the authorities that operators provide.
+func LeavesInBackups(key resource.Key) bool {
+	return IsSigningKey(key) || resource.HoldsProvidedAuthority(key)
+}
+
 // withheld is the spec of a signing key in an answer.
 var withheld = []byte(`{"withheld":true}`)
 
 // Withheld returns a resource as answers to clients show it: a signing key
-// without its data, anything else as it is. A client that reads a key can be every
+// and an authority without its data, anything else as it is. A client that reads a key can be every
 // user, unnoticed, until it is deleted; so no access includes it (§6.1).
 func Withheld(r *resource.Resource) *resource.Resource {
-	if !IsSigningKey(r.Key()) {
+	if !LeavesInBackups(r.Key()) {
 		return r
 	}
 	return resource.New(r.Meta(), &resource.Secret{Withheld: true}, withheld)

@@ -8,8 +8,10 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"net/url"
 	"time"
 
@@ -62,6 +64,35 @@ func Authority(t require.TestingT, mesh resource.MeshName) *meshca.Authority {
 	a, err := meshca.New(Zone, mesh, "ca", time.Now())
 	require.NoError(t, err)
 	return a.WithLongest(time.Hour)
+}
+
+// Made is what an operator makes to provide the authority of a mesh: a certificate, which
+// change may spoil before it is signed with its own key, and the key.
+func Made(t require.TestingT, mesh resource.MeshName, change func(*x509.Certificate)) *Holder {
+	host, err := identity.Host(Zone, mesh)
+	require.NoError(t, err)
+	key := NewKey(t)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "an operator's authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		PermittedDNSDomainsCritical: true, PermittedURIDomains: []string{host}, ExcludedDNSDomains: []string{""},
+		ExcludedIPRanges: []*net.IPNet{{IP: make(net.IP, net.IPv4len), Mask: make(net.IPMask, net.IPv4len)}, {IP: make(net.IP, net.IPv6len), Mask: make(net.IPMask, net.IPv6len)}},
+	}
+	if change != nil {
+		change(template)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	return &Holder{key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+// Provided is an authority of a mesh that its operator has made, and that signs for an hour.
+func Provided(t require.TestingT, mesh resource.MeshName) *meshca.Authority {
+	made := Made(t, mesh, nil)
+	m, err := meshca.ReadMaterial(Zone, mesh, append(made.KeyPEM(t), made.Certificate...), time.Now())
+	require.NoError(t, err)
+	return meshca.Provide(Zone, mesh, "ca", m, time.Now()).WithLongest(time.Hour)
 }
 
 // Issue makes a certificate for a dataplane with tags, of which that of the zone is added.

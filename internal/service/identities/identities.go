@@ -29,7 +29,6 @@ import (
 	"meridian/internal/meshca"
 	"meridian/internal/resource"
 	"meridian/internal/store"
-	"meridian/internal/xds/world"
 )
 
 // reviewEvery is how often steps that are due by the clock are looked for.
@@ -115,12 +114,15 @@ type parsed struct {
 	err       error
 }
 
-// unusableError means that a stored authority cannot be read: it stays so until another
-// one is stored.
-type unusableError struct{ reason error }
+// unusableError means that an authority cannot be read, a stored one or one that is
+// provided: it stays so until another one is stored.
+type unusableError struct {
+	what   string
+	reason error
+}
 
 func (e *unusableError) Error() string {
-	return fmt.Sprintf("the stored certificate authority of the mesh cannot be used: %v", e.reason)
+	return fmt.Sprintf("%s cannot be used: %v", e.what, e.reason)
 }
 
 func (e *unusableError) Unwrap() error { return e.reason }
@@ -132,16 +134,19 @@ func New(cfg Config) *Keeper {
 
 // settings are what a mesh says about identities.
 type settings struct {
-	enabled  bool
-	backend  string
-	kind     string
-	plain    bool // plaintext is accepted beside TLS
-	lifetime time.Duration
-	created  time.Time // of the mesh
+	enabled bool
+	backend string
+	kind    string
+	plain   bool // plaintext is accepted beside TLS
+	// secret is the name of the Secret with the authority that is provided, and problem why
+	// the mesh names none; empty for a backend of another type.
+	secret, problem string
+	lifetime        time.Duration
+	created         time.Time // of the mesh
 }
 
 // issues reports whether the zone issues certificates for the mesh.
-func (s settings) issues() bool { return s.enabled && s.kind == world.BuiltinCA }
+func (s settings) issues() bool { return s.enabled && resource.ZonesIssue(s.kind) }
 
 func settingsOf(view store.Reader, mesh resource.MeshName) settings {
 	r, ok := view.Get(resource.Key{Kind: resource.KindMesh, Name: string(mesh)})
@@ -156,6 +161,12 @@ func settingsOf(view store.Reader, mesh resource.MeshName) settings {
 	for i := range spec.MTLS.Backends {
 		if b := &spec.MTLS.Backends[i]; b.Name == s.backend {
 			s.kind, s.lifetime, s.plain = b.Type, meshca.Lifetime(b.DPCert), b.Mode == "PERMISSIVE"
+			if b.Type == resource.ProvidedCA {
+				var err error
+				if s.secret, err = b.ProvidedSecret(); err != nil {
+					s.problem = err.Error()
+				}
+			}
 		}
 	}
 	return s
@@ -176,8 +187,9 @@ func (k *Keeper) issue(ctx context.Context, s settings, dataplane resource.Key, 
 	switch {
 	case !s.enabled:
 		return Identity{}, nil
-	case s.kind != world.BuiltinCA:
-		return Identity{Refused: fmt.Sprintf("mesh %s has mutual TLS enabled with backend %s of type %s: zones issue certificates of type %s only", dataplane.Mesh, s.backend, s.kind, world.BuiltinCA)}, nil
+	case !s.issues():
+		return Identity{Refused: fmt.Sprintf("mesh %s has mutual TLS enabled with backend %s of type %s: zones issue certificates of types %s and %s only",
+			dataplane.Mesh, s.backend, s.kind, resource.BuiltinCA, resource.ProvidedCA)}, nil
 	}
 	r, ok := k.cfg.Local.View().Get(dataplane)
 	if !ok {
@@ -205,6 +217,27 @@ func (k *Keeper) issue(ctx context.Context, s settings, dataplane resource.Key, 
 	return Identity{Certificate: certificate.PEM, Roots: authority.Roots(), Stamp: stamp, Of: r, Until: certificate.NotAfter}, nil
 }
 
+// provided returns the authority that the operator of a mesh has made, nil where the zone
+// makes it itself, and what it was read from.
+func (k *Keeper) provided(mesh resource.MeshName, s settings) (*meshca.Material, *resource.Resource, error) {
+	if s.kind != resource.ProvidedCA {
+		return nil, nil, nil
+	}
+	what := fmt.Sprintf("the certificate authority that backend %s of mesh %s provides", s.backend, mesh)
+	if s.problem != "" {
+		return nil, nil, &unusableError{what, errors.New(s.problem)}
+	}
+	r, ok := k.cfg.Local.View().Get(resource.Key{Kind: resource.KindSecret, Mesh: mesh, Name: s.secret})
+	if !ok {
+		return nil, nil, &unusableError{what, fmt.Errorf("there is no Secret %s of mesh %s in zone %s: apply it on the zone", s.secret, mesh, k.cfg.Zone)}
+	}
+	m, err := meshca.ReadMaterial(k.cfg.Zone, mesh, r.Spec().(*resource.Secret).Bytes(), k.cfg.Now())
+	if err != nil {
+		return nil, r, &unusableError{what, fmt.Errorf("Secret %s: %w", s.secret, err)}
+	}
+	return m, r, nil
+}
+
 // ofMesh returns an authority that is that of the mesh: the stored one or, where there is
 // none or it is that of a mesh of that name which was deleted since, a new one.
 func (k *Keeper) ofMesh(stored *meshca.Authority, mesh resource.MeshName, s settings) (*meshca.Authority, error) {
@@ -214,8 +247,14 @@ func (k *Keeper) ofMesh(stored *meshca.Authority, mesh resource.MeshName, s sett
 	case stored != nil && stored.Created().IsZero(): // an earlier release made it
 		return stored.For(s.created), nil
 	}
-	made, err := meshca.New(k.cfg.Zone, mesh, s.backend, k.cfg.Now())
+	provided, _, err := k.provided(mesh, s)
 	if err != nil {
+		return nil, err
+	}
+	var made *meshca.Authority
+	if provided != nil {
+		made = meshca.Provide(k.cfg.Zone, mesh, s.backend, provided, k.cfg.Now())
+	} else if made, err = meshca.New(k.cfg.Zone, mesh, s.backend, k.cfg.Now()); err != nil {
 		return nil, err
 	}
 	k.cfg.Log.Info("made a certificate authority", "mesh", mesh, "replaces_deleted_mesh", stored != nil, "expires", made.Status()[0].Certificate.NotAfter)
@@ -256,7 +295,7 @@ func (k *Keeper) readLocked(mesh resource.MeshName) (*meshca.Authority, string, 
 		p = parsed{from: r}
 		authority, err := meshca.Parse(k.cfg.Zone, mesh, r.Spec().(*resource.Secret).Bytes())
 		if p.authority = authority; err != nil {
-			p.err = &unusableError{err}
+			p.err = &unusableError{"the stored certificate authority of the mesh", err}
 		}
 		k.parsed[mesh] = p
 	}
@@ -349,7 +388,7 @@ func (k *Keeper) Run(ctx context.Context, proxies Proxies) error {
 }
 
 // concerning are the kinds that a change of has the keeper look.
-var concerning = []resource.Kind{resource.KindMesh, resource.KindGlobalSecret, resource.KindTokenRevocation}
+var concerning = []resource.Kind{resource.KindMesh, resource.KindGlobalSecret, resource.KindSecret, resource.KindTokenRevocation}
 
 func concerns(batches []store.Batch) bool {
 	for _, b := range batches {
@@ -377,6 +416,9 @@ func (k *Keeper) review(ctx context.Context, proxies Proxies) {
 		k.mu.Lock()
 		_, stamp, _ := k.readLocked(mesh)
 		now := fmt.Sprint(s, stamp)
+		if _, from, _ := k.provided(mesh, s); from != nil { // why there is no certificate may be other
+			now += fmt.Sprint(" ", from.Meta().Revision)
+		}
 		changed := k.told[mesh] != now
 		k.told[mesh] = now
 		k.mu.Unlock()
@@ -428,6 +470,12 @@ func (k *Keeper) step(ctx context.Context, mesh resource.MeshName, s settings, p
 		k.cfg.Log.Error("a certificate authority cannot be used: its mesh gets no certificates here", "mesh", mesh, "error", err)
 		return Status{Mesh: mesh, Err: err}, true
 	}
+	provided, _, unusable := k.provided(mesh, s)
+	if unusable != nil {
+		// What there is continues to sign.
+		k.cfg.Log.Error("a certificate authority that is provided cannot be used", "mesh", mesh, "error", unusable)
+		return Status{Mesh: mesh, Err: unusable}, true
+	}
 	if authority == nil {
 		return Status{}, false
 	}
@@ -445,7 +493,7 @@ func (k *Keeper) step(ctx context.Context, mesh resource.MeshName, s settings, p
 		if err != nil || next != stored {
 			return next, err
 		}
-		next, err = stored.Step(s.backend, trusted && stored == authority, now)
+		next, err = stored.Step(s.backend, provided, trusted && stored == authority, now)
 		if err == nil && next != stored {
 			stepped = next
 		}

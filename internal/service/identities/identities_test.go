@@ -132,7 +132,7 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 	}{
 		"a mesh that does not exist":  {func(*zone) {}, ""},
 		"a mesh without mutual TLS":   {func(z *zone) { z.mesh("", "", "") }, ""},
-		"a backend of another type":   {func(z *zone) { z.mesh("ca", "provided", "1h") }, "zones issue certificates of type builtin only"},
+		"a backend of another type":   {func(z *zone) { z.mesh("ca", "vault", "1h") }, "zones issue certificates of types builtin and provided only"},
 		"a dataplane that is deleted": {func(z *zone) { z.mesh("ca", "builtin", "1h"); z.deleteDataplane() }, "the dataplane was deleted"},
 		"a dataplane without a zone": {func(z *zone) {
 			z.mesh("ca", "builtin", "1h")
@@ -169,7 +169,7 @@ func TestWherePlaintextIsAccepted(t *testing.T) {
 	for i, c := range []struct {
 		kind, mode string
 		plaintext  bool
-	}{{"builtin", "PERMISSIVE", true}, {"builtin", "STRICT", false}, {"provided", "PERMISSIVE", true}, {"provided", "STRICT", false}} {
+	}{{"builtin", "PERMISSIVE", true}, {"builtin", "STRICT", false}, {"vault", "PERMISSIVE", true}, {"vault", "STRICT", false}} {
 		z.write(z.replica, resourcetest.Build(t, resource.KindMesh, "", "default",
 			fmt.Sprintf(`{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":%q,"mode":%q}]}}`, c.kind, c.mode)))
 		got, err := k.Issue(t.Context(), web, z.key, z.token)

@@ -32,9 +32,9 @@ func Withheld(key resource.Key, spec *resource.Dataplane, w *world.World) string
 		return fmt.Sprintf("mesh %s does not exist", key.Mesh)
 	case !mesh.Secure():
 		return ""
-	case mesh.BackendType != world.BuiltinCA:
-		return fmt.Sprintf("mesh %s has mutual TLS enabled with backend %s of type %s, and zones issue certificates of type %s only: nothing is sent, so that nothing is sent unprotected",
-			key.Mesh, mesh.Backend, mesh.BackendType, world.BuiltinCA)
+	case !resource.ZonesIssue(mesh.BackendType):
+		return fmt.Sprintf("mesh %s has mutual TLS enabled with backend %s of type %s, and zones issue certificates of types %s and %s only: nothing is sent, so that nothing is sent unprotected",
+			key.Mesh, mesh.Backend, mesh.BackendType, resource.BuiltinCA, resource.ProvidedCA)
 	}
 	if _, err := identity.Of(w.Zone(), key.Mesh, key.Name, spec.TagSets()); err != nil {
 		return fmt.Sprintf("the dataplane can have no certificate, and mesh %s has mutual TLS enabled: %v", key.Mesh, err)

@@ -83,9 +83,10 @@ func under(at string, fields []string) (all []string) {
 }
 
 var envoyTable = compile(
-	on(resource.KindMesh, Enforced, "with type builtin; with others nothing is sent", "mtls.enabledBackend", "mtls.backends[].name", "mtls.backends[].type"),
+	on(resource.KindMesh, Enforced, "with types builtin and provided; with others nothing is sent", "mtls.enabledBackend", "mtls.backends[].name", "mtls.backends[].type"),
 	on(resource.KindMesh, Approximated, "with PERMISSIVE, Envoy accepts both, and uses TLS to Envoys that have a certificate", "mtls.backends[].mode"),
 	on(resource.KindMesh, Approximated, "at least 1m", "mtls.backends[].dpCert.rotation.expiration"),
+	on(resource.KindMesh, Decided, "", "mtls.backends[].conf"),
 	on(resource.KindMesh, Unsupported, "the zone issues certificates itself", "mtls"),
 	on(resource.KindMesh, Enforced, "", "routing.localityAwareLoadBalancing"),
 	on(resource.KindMesh, Enforced, "", "logging.defaultBackend", "logging.backends[].name"),

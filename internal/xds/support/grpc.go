@@ -40,9 +40,10 @@ const (
 )
 
 var grpcTable = compile(
-	on(resource.KindMesh, Enforced, "with type builtin; with others nothing is sent", "mtls.enabledBackend", "mtls.backends[].name", "mtls.backends[].type"),
+	on(resource.KindMesh, Enforced, "with types builtin and provided; with others nothing is sent", "mtls.enabledBackend", "mtls.backends[].name", "mtls.backends[].type"),
 	on(resource.KindMesh, Approximated, "with PERMISSIVE, gRPC servers use plaintext, without permissions, and clients TLS to services whose endpoints are all Envoys with a certificate", "mtls.backends[].mode"),
 	on(resource.KindMesh, Approximated, "at least 1m", "mtls.backends[].dpCert.rotation.expiration"),
+	on(resource.KindMesh, Decided, "", "mtls.backends[].conf"),
 	on(resource.KindMesh, Unsupported, "the zone issues certificates itself", "mtls"),
 	on(resource.KindMesh, Enforced, "", "routing.localityAwareLoadBalancing"),
 	on(resource.KindMesh, Unsupported, noTelemetry, "logging", "tracing", "metrics"),

@@ -104,7 +104,7 @@ func TestPermissionsByMode(t *testing.T) {
 	}{
 		"STRICT":                        {of("builtin", "STRICT"), support.Enforced, support.Enforced},
 		"PERMISSIVE":                    {of("builtin", "PERMISSIVE"), support.Approximated, support.Unsupported},
-		"PERMISSIVE, no certificates":   {of("provided", "PERMISSIVE"), support.Unsupported, support.Unsupported},
+		"PERMISSIVE, no certificates":   {of("vault", "PERMISSIVE"), support.Unsupported, support.Unsupported},
 		"a mesh without any mutual TLS": {"{}", support.Unsupported, support.Unsupported},
 	} {
 		zone := world.New("east")

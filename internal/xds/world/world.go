@@ -115,7 +115,7 @@ const BuiltinCA = resource.BuiltinCA
 func (m Mesh) Secure() bool { return m.MTLS && !m.Permissive }
 
 // Certified is whether the zone issues certificates to the mesh's dataplanes.
-func (m Mesh) Certified() bool { return m.MTLS && m.BackendType == BuiltinCA && !m.Nameless }
+func (m Mesh) Certified() bool { return m.MTLS && resource.ZonesIssue(m.BackendType) && !m.Nameless }
 
 // Changes is what updates changed since the last Drain. Every list is in order, and
 // names nothing twice.

@@ -130,7 +130,7 @@ func TestNothingIsSentUnprotected(t *testing.T) {
 	w := mesh(t, "http")
 	for settings, why := range map[string]string{
 		modes["none"]: "", modes["STRICT"]: "", modes["PERMISSIVE"]: "",
-		`{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"provided"}]}}`: "type builtin only",
+		`{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"vault"}]}}`: "types builtin and provided only",
 	} {
 		w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, settings)
 		set := generate(t, w, "web-1")
