@@ -368,19 +368,56 @@ func (s *supervisor) drain(ctx context.Context) {
 	}
 }
 
+// underWay are the statistics of what is under way: Envoy has none of the open connections
+// of its proxy of connections, but of those of each listener.
+const underWay = "/stats?usedonly&filter=%5E%28http%5C.%28in%7Cout%29_.*%5C.downstream_rq_active" +
+	"%7Ctcp%5C.%28in%7Cout%29_.*%5C.downstream_cx_total%7Clistener%5C..*%5C.downstream_cx_active%29%24"
+
 // active is how many requests, and connections without requests, are under way; -1 when
 // Envoy does not say.
 func (s *supervisor) active(ctx context.Context) int {
-	body, err := s.ask(ctx, http.MethodGet, "/stats?usedonly&filter="+
-		"%5E%28http%5C.%28in%7Cout%29_.*%5C.downstream_rq_active%7Ctcp%5C.%28in%7Cout%29_.*%5C.downstream_cx_active%29%24")
+	body, err := s.ask(ctx, http.MethodGet, underWay)
 	if err != nil {
 		return -1
 	}
-	sum := 0
+	return countUnderWay(body)
+}
+
+// portOf is the port in the name of an inbound, an outbound or a listener: its last part,
+// or the one before that, where it ends with what tells it apart.
+func portOf(name string) string {
+	parts := strings.Split(name, "_")
+	for _, part := range slices.Backward(parts[max(0, len(parts)-2):]) {
+		if _, err := strconv.ParseUint(part, 10, 16); err == nil {
+			return part
+		}
+	}
+	return ""
+}
+
+// countUnderWay adds the requests, and the connections of the listeners that have no
+// requests: those by whose port there are statistics of connections.
+func countUnderWay(body []byte) (sum int) {
+	open, without := map[string]int{}, map[string]bool{}
 	for line := range bytes.Lines(body) {
-		_, value, _ := strings.Cut(strings.TrimSpace(string(line)), ": ")
-		n, _ := strconv.Atoi(value)
-		sum += n
+		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), ": ")
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			continue
+		}
+		switch prefix, rest, _ := strings.Cut(name, "."); prefix {
+		case "http":
+			sum += n
+		case "tcp":
+			without[portOf(strings.TrimSuffix(rest, ".downstream_cx_total"))] = true
+		case "listener":
+			if port := portOf(strings.TrimSuffix(rest, ".downstream_cx_active")); port != "" && !strings.Contains(rest, ".worker_") {
+				open[port] += n
+			}
+		}
+	}
+	for port := range without {
+		sum += open[port]
 	}
 	return sum
 }

@@ -1,8 +1,13 @@
 package agent
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -171,6 +176,73 @@ func TestAnEnvoyIsSupervised(t *testing.T) {
 	r.stop()
 	require.NoError(t, <-r.ended)
 	z.await(t, func() bool { return z.left && z.drains > drains })
+}
+
+// What is under way is requests where there are some, and connections elsewhere.
+func TestWhatIsUnderWay(t *testing.T) {
+	for body, want := range map[string]int{
+		"": 0,
+		"http.in_80.downstream_rq_active: 2\nhttp.out_web_81.downstream_rq_active: 1\nlistener.10.0.0.1_80.downstream_cx_active: 9\n":                                                                            3,
+		"listener.10.0.0.1_80.downstream_cx_active: 4\nlistener.10.0.0.1_80.worker_0.downstream_cx_active: 4\nlistener.127.0.0.1_81.downstream_cx_active: 2\ntcp.in_80.downstream_cx_total: 7\n":                 4,
+		"listener.[__1]_80.downstream_cx_active: 1\ntcp.in_80.downstream_cx_total: 2\ntcp.in_80_plaintext.downstream_cx_total: 2\ntcp.out_a_b_81.downstream_cx_total: 2\nlistener.admin.downstream_cx_active: 1": 1,
+		"listener.127.0.0.1_81.downstream_cx_active: 5\ntcp.out_9_a_81_k3x.downstream_cx_total: 2\ntcp.x.downstream_cx_total: 1\n":                                                                               5,
+		"listener.127.0.0.1_81.downstream_cx_active: x\ntcp.out_a_81.downstream_cx_total: 2":                                                                                                                     0,
+	} {
+		require.Equal(t, want, countUnderWay([]byte(body)), body)
+	}
+}
+
+// An Envoy is not stopped while connections without requests are open, for as long as it
+// may drain.
+func TestOpenConnectionsAreUnderWay(t *testing.T) {
+	program := os.Getenv("ENVOY_BIN")
+	if program == "" {
+		t.Skip("no Envoy: `make envoy` installs one, and ENVOY_BIN names it")
+	}
+	application, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, application.Close()) }()
+	const address = "127.77.0.1" // no other test listens there
+	reserved, err := net.Listen("tcp", address+":0")
+	require.NoError(t, err)
+	at := reserved.Addr().(*net.TCPAddr)
+	require.NoError(t, reserved.Close())
+	dir := t.TempDir()
+	socket := func(address string, port int) object {
+		return object{"socket_address": object{"address": address, "port_value": port}}
+	}
+	config, err := json.Marshal(object{
+		"admin": object{"address": object{"pipe": object{"path": filepath.Join(dir, "admin")}}},
+		"static_resources": object{
+			"listeners": []object{{"name": "in", "address": socket(address, at.Port), "filter_chains": []object{{"filters": []object{{"name": "tcp", "typed_config": object{
+				"@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", "stat_prefix": fmt.Sprintf("in_%d", at.Port), "cluster": "application",
+			}}}}}}},
+			"clusters": []object{{"name": "application", "type": "STATIC", "load_assignment": object{"cluster_name": "application", "endpoints": []object{{"lb_endpoints": []object{{
+				"endpoint": object{"address": socket("127.0.0.1", application.Addr().(*net.TCPAddr).Port)},
+			}}}}}}},
+		},
+	})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "envoy.json"), config, 0o600))
+	cmd := exec.Command(program, "-c", filepath.Join(dir, "envoy.json"), "--disable-hot-restart", "--log-level", "error")
+	require.NoError(t, cmd.Start())
+	defer func() {
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait() // it was killed
+	}()
+	s := &supervisor{admin: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "admin"))
+	}}}}
+	var conn net.Conn
+	require.Eventually(t, func() bool {
+		conn, err = net.Dial("tcp", at.String())
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.active(t.Context()) == 1 }, time.Minute, 10*time.Millisecond)
+	served, err := application.Accept()
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(conn.Close(), served.Close()))
+	require.Eventually(t, func() bool { return s.active(t.Context()) == 0 }, time.Minute, 10*time.Millisecond)
 }
 
 // childOf returns the process of the Envoy that this test has started.
