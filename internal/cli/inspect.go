@@ -19,10 +19,13 @@ import (
 
 func newInspectCommand(a *app) *cobra.Command {
 	strict := map[*cobra.Command]*bool{}
+	at := map[*cobra.Command]*atFlag{}
 	qs := &questions{
 		group: "inspect",
 		ask: func(cmd *cobra.Command, q question.Question, mesh, zone string, f print.Format) error {
-			response, err := a.ask(cmd.Context(), question.Request(q, mesh, zone))
+			request := question.Request(q, mesh, zone)
+			request.At = at[cmd].point
+			response, err := a.ask(cmd.Context(), request)
 			if err != nil {
 				return err
 			}
@@ -38,7 +41,8 @@ func newInspectCommand(a *app) *cobra.Command {
 			return a.checkComplete(f, response, *strict[cmd])
 		},
 		bind: func(cmd *cobra.Command, zone *string) {
-			strict[cmd] = bindStrict(cmd)
+			strict[cmd], at[cmd] = bindStrict(cmd), &atFlag{}
+			at[cmd].bind(cmd)
 			cmd.Flags().StringVar(zone, "zone", "", "zone to ask through the global, where several can answer")
 		},
 	}
@@ -87,6 +91,12 @@ func (a *app) ask(ctx context.Context, request *meridianv1.InspectRequest) (*mer
 	response, err := call(ctx, a, (*client.Client).Inspect, request)
 	if err != nil {
 		return nil, err
+	}
+	if request.GetAt() != nil {
+		if response.GetAtRevision() == 0 {
+			return nil, client.ErrNoPast
+		}
+		a.Message("By the policies of revision %d. Dataplanes of zones of a global are those of now.", response.GetAtRevision())
 	}
 	// The first notes say what the document lists as incomplete.
 	absent, err := answer.Incomplete(response.GetJson())

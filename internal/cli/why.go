@@ -35,6 +35,8 @@ DATAPLANE, which was called, and --from are given with it.`,
   meridian why --log -
   meridian why backend-1 --from kuma.io/service=web --log -`,
 	}
+	var at atFlag
+	at.bind(cmd)
 	mesh := bindMesh(cmd)
 	files := bindSources(cmd)
 	cmd.Flags().StringVar(&to, "to", "", "only the outbounds to this service")
@@ -56,10 +58,15 @@ DATAPLANE, which was called, and --from are given with it.`,
 			return err
 		}
 		ask := func(q question.Question, mesh string) (document []byte, names answer.Names, err error) {
+			if files.given() && at.given() {
+				return nil, nil, exit.Usagef("--at asks a control plane: leave -f out")
+			}
 			if files.given() {
 				return a.evaluate(q, files, mesh, zone)
 			}
-			response, err := a.ask(cmd.Context(), question.Request(q, mesh, zone))
+			request := question.Request(q, mesh, zone)
+			request.At = at.point
+			response, err := a.ask(cmd.Context(), request)
 			return response.GetJson(), response.GetShownNames(), err
 		}
 		if cmd.Flags().Changed("log") {

@@ -113,6 +113,7 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		})
 	}
 	b.registerMetrics()
+	b.registerHistory()
 }
 
 // announceAuthorities tells the callers which authorities sign for the servers.

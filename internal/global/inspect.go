@@ -41,6 +41,10 @@ type inspectService struct {
 	meridianv1.UnimplementedInspectServiceServer
 	// matching follows the paths of the inherited policies.
 	matching *livematch.Matching
+	// past answers questions about earlier states. source, unless nil, takes the place of
+	// matching.
+	past   *pastStates
+	source func() question.Source
 	// zones returns what is known of every zone.
 	zones func(ctx context.Context) fleetStatus
 	// asking passes a question to a zone that is connected to a server.
@@ -55,6 +59,13 @@ type inspectService struct {
 // zone, whichever server it is connected to: what only one can answer is
 // answered by that one, and what is spread over zones is put together.
 func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	if req.GetAt() != nil {
+		return s.inspectThen(ctx, req)
+	}
+	return s.inspect(ctx, req)
+}
+
+func (s *inspectService) inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	if about := req.GetConnection(); about.GetFrom() == "" && about.GetToZone() != "" && req.GetZone() == "" {
 		// The caller is given by its tags: the zone of the other end has all there is.
 		req = proto.CloneOf(req)
@@ -108,6 +119,14 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 	}
 	found[0].response.Notes = append(known.notes(), sentences(failed)...)
 	return found[0].response, nil
+}
+
+// answers is what questions are answered from here.
+func (s *inspectService) answers() question.Source {
+	if s.source != nil {
+		return s.source()
+	}
+	return s.matching
 }
 
 // sentences are absences for people.
@@ -173,7 +192,7 @@ func (s *inspectService) answerInherited(ctx context.Context, req *meridianv1.In
 	}
 	response := &meridianv1.InspectResponse{Notes: notes}
 	err = s.turns.Question(ctx, turns.CallerOf(ctx), func() error {
-		answered, err := question.Answer(asked, s.matching, question.At{
+		answered, err := question.Answer(asked, s.answers(), question.At{
 			Mesh: resource.MeshName(req.GetMesh()),
 			Held: func(key resource.Key) []policy.Condition { return held[key] },
 		})
@@ -339,6 +358,9 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	var response meridianv1.InspectResponse
 	if err := proto.Unmarshal(reply, &response); err != nil {
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "zone %q gave an answer that cannot be read: %w", zone, err)
+	}
+	if req.GetAt() != nil && response.GetAtRevision() != req.GetAt().GetRevision() {
+		return nil, rpcerr.New(rpcerr.Unsupported, "NO_PAST", "zone %q runs a release that cannot answer about earlier states: upgrade it", zone)
 	}
 	return &response, nil
 }

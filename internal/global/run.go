@@ -301,7 +301,8 @@ func (g *global) admin() *admin.Service {
 
 // questions returns what answers questions here, from this server and from zones.
 func (g *global) questions() *inspectService {
-	return &inspectService{matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns, proxies: g.proxyRounds}
+	states := &pastStates{store: g.Store, now: g.Now, matcher: func() *policy.Matcher { return policy.NewMatcher().Following(inherit.New(g.Conditions)) }}
+	return &inspectService{past: states, matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns, proxies: g.proxyRounds}
 }
 
 // owns refuses what only zones own (§1.3).

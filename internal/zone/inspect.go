@@ -38,6 +38,8 @@ type inspectService struct {
 	// resources are what proxies are to have, made of the matching and of world.
 	resources xds.Source
 	world     *world.World
+	// past answers questions about earlier states; nil where there are none.
+	past *pastStates
 	// turns bound how many questions are answered at once, fairly between callers.
 	turns *turns.Turns
 }
@@ -72,6 +74,9 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	asked, err := question.Parse(req)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+	}
+	if req.GetAt() != nil {
+		return s.inspectThen(ctx, who, req, asked)
 	}
 	var answered question.Answered
 	err = s.turns.Question(ctx, who, func() (err error) {

@@ -309,6 +309,12 @@ func (z *zone) assemble() error {
 	z.discovery = z.newDiscovery()
 	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
 	z.inspect.resources, z.inspect.world = z.resources, z.world
+	z.inspect.past = &pastStates{
+		stores: z.stores(), now: z.Now,
+		matcher: func() *policy.Matcher {
+			return engines.NewMatcher(z.Conditions).Following(world.New(resource.ZoneName(z.cfg.Name)))
+		},
+	}
 	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view})

@@ -45,7 +45,12 @@ type InspectRequest struct {
 	Question isInspectRequest_Question `protobuf_oneof:"question"`
 	// By the policies of that time, for the dataplanes of now; absent: as of now. Not for
 	// proxies.
-	At            *PointInTime `protobuf:"bytes,13,opt,name=at,proto3" json:"at,omitempty"`
+	At *PointInTime `protobuf:"bytes,13,opt,name=at,proto3" json:"at,omitempty"`
+	// From a global to its zones, refused from any other client: what leads from the state
+	// at the revision then_from to that at the revision of at.
+	ThenWritten   []*Resource    `protobuf:"bytes,20,rep,name=then_written,json=thenWritten,proto3" json:"then_written,omitempty"`
+	ThenDeleted   []*ResourceKey `protobuf:"bytes,21,rep,name=then_deleted,json=thenDeleted,proto3" json:"then_deleted,omitempty"`
+	ThenFrom      uint64         `protobuf:"varint,22,opt,name=then_from,json=thenFrom,proto3" json:"then_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +228,27 @@ func (x *InspectRequest) GetAt() *PointInTime {
 		return x.At
 	}
 	return nil
+}
+
+func (x *InspectRequest) GetThenWritten() []*Resource {
+	if x != nil {
+		return x.ThenWritten
+	}
+	return nil
+}
+
+func (x *InspectRequest) GetThenDeleted() []*ResourceKey {
+	if x != nil {
+		return x.ThenDeleted
+	}
+	return nil
+}
+
+func (x *InspectRequest) GetThenFrom() uint64 {
+	if x != nil {
+		return x.ThenFrom
+	}
+	return 0
 }
 
 type isInspectRequest_Question interface {
@@ -1510,7 +1536,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xdd\x06\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xf1\a\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -1534,7 +1560,10 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x06trials\x18\x0f \x01(\v2\x1b.meridian.v1.TrialsQuestionH\x00R\x06trials\x12/\n" +
 	"\x04plan\x18\x10 \x01(\v2\x19.meridian.v1.PlanQuestionH\x00R\x04plan\x12;\n" +
 	"\banalysis\x18\x11 \x01(\v2\x1d.meridian.v1.AnalysisQuestionH\x00R\banalysis\x12(\n" +
-	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02atB\n" +
+	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02at\x128\n" +
+	"\fthen_written\x18\x14 \x03(\v2\x15.meridian.v1.ResourceR\vthenWritten\x12;\n" +
+	"\fthen_deleted\x18\x15 \x03(\v2\x18.meridian.v1.ResourceKeyR\vthenDeleted\x12\x1b\n" +
+	"\tthen_from\x18\x16 \x01(\x04R\bthenFromB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -1694,26 +1723,28 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	19, // 11: meridian.v1.InspectRequest.plan:type_name -> meridian.v1.PlanQuestion
 	15, // 12: meridian.v1.InspectRequest.analysis:type_name -> meridian.v1.AnalysisQuestion
 	25, // 13: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
-	20, // 14: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	3,  // 15: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
-	4,  // 16: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
-	5,  // 17: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	21, // 18: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	22, // 19: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	23, // 20: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	17, // 21: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	3,  // 22: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	24, // 23: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	18, // 24: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
-	26, // 25: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
-	27, // 26: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
-	0,  // 27: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	16, // 28: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	28, // [28:29] is the sub-list for method output_type
-	27, // [27:28] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	26, // 14: meridian.v1.InspectRequest.then_written:type_name -> meridian.v1.Resource
+	27, // 15: meridian.v1.InspectRequest.then_deleted:type_name -> meridian.v1.ResourceKey
+	20, // 16: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 17: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 18: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 19: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	21, // 20: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	22, // 21: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	23, // 22: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	17, // 23: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 24: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	24, // 25: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	18, // 26: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	26, // 27: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
+	27, // 28: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
+	0,  // 29: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	16, // 30: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	30, // [30:31] is the sub-list for method output_type
+	29, // [29:30] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }

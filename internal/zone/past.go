@@ -1,0 +1,115 @@
+package zone
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/past"
+	"meridian/internal/plan"
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/question"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
+	"meridian/internal/service/admin"
+	"meridian/internal/store"
+	"meridian/internal/turns"
+)
+
+// pastStates are the earlier states of a zone: of what the global owns, or of all where
+// the zone is standalone. What a zone of a global owns is that of now, its dataplanes
+// among it.
+type pastStates struct {
+	// stores are those that the zone reads, the one first whose revision answers have.
+	stores []*store.Store
+	now    func() time.Time
+	// matcher returns one without resources.
+	matcher func() *policy.Matcher
+}
+
+// at returns what a question about an earlier state is answered from.
+func (p *pastStates) at(ctx context.Context, req *meridianv1.InspectRequest) (policy.View, resource.Revision, error) {
+	first := p.stores[0]
+	if req.GetThenFrom() == 0 {
+		state, err := past.Read(ctx, first, req.GetAt(), p.now())
+		if err != nil {
+			return nil, 0, err
+		}
+		return p.with(state), state.Revision(), nil
+	}
+	// The global has the contents: it says what was otherwise.
+	point := &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: req.GetThenFrom()}}
+	from, err := past.Read(ctx, first, point, p.now())
+	if err != nil {
+		return nil, 0, rpcerr.New(rpcerr.Unavailable, "BEHIND", "the zone does not have revision %d, from which the global counts back: %w", req.GetThenFrom(), err)
+	}
+	batch := &plan.Batch{}
+	for _, m := range req.GetThenWritten() {
+		r, _, err := admin.Decode(m)
+		if err != nil {
+			return nil, 0, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "the zone cannot use a resource of the earlier state: %w", err)
+		}
+		batch.Written = append(batch.Written, r)
+	}
+	for _, k := range req.GetThenDeleted() {
+		batch.Deleted = append(batch.Deleted, resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()})
+	}
+	return batch.On(p.with(from)), resource.Revision(req.GetAt().GetRevision()), nil
+}
+
+// with adds what the zone itself owns, as it is now.
+func (p *pastStates) with(state *store.Past) store.Reader {
+	var all store.Reader = state
+	for _, s := range p.stores[1:] {
+		all = store.Union(all, s.View())
+	}
+	return all
+}
+
+// then is a question.Source of one earlier state.
+type then struct {
+	matcher *policy.Matcher
+	asOf    resource.Revision
+}
+
+// Read implements question.Source.
+func (t then) Read(ask func(m *policy.Matcher, asOf resource.Revision) error) error {
+	return ask(t.matcher, t.asOf)
+}
+
+// inspectThen answers a question about an earlier state. What proxies do with it is not
+// known.
+func (s *inspectService) inspectThen(ctx context.Context, who turns.Caller, req *meridianv1.InspectRequest, asked question.Question) (*meridianv1.InspectResponse, error) {
+	if s.past == nil || !question.HasPast(asked) {
+		return nil, rpcerr.New(rpcerr.Invalid, "NO_PAST", "this question is about what is there now: leave --at out")
+	}
+	var answered question.Answered
+	var revision resource.Revision
+	err := s.turns.Question(ctx, who, func() error {
+		view, rev, err := s.past.at(ctx, req)
+		if err != nil {
+			return err
+		}
+		revision = rev
+		matcher := s.past.matcher()
+		matcher.Reset(view)
+		answered, err = question.Answer(asked, then{matcher, rev}, question.At{Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone})
+		return err
+	})
+	switch {
+	case errors.Is(err, answer.ErrNotFound):
+		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "zone %q, revision %d: %w", s.zone, revision, err)
+	case errors.Is(err, answer.ErrInvalid):
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
+	case err != nil:
+		return nil, err
+	case len(answered.Document) > s.limit():
+		return nil, rpcerr.New(rpcerr.TooLarge, "ANSWER_TOO_LARGE", "zone %q: the answer has %d bytes, more than the %d that are sent", s.zone, len(answered.Document), s.limit())
+	}
+	return &meridianv1.InspectResponse{
+		Json: answered.Document, AsOf: uint64(revision), AtRevision: uint64(revision),
+		Ends: question.EncodeEnds(answered.Ends), ShownNames: answered.Shown,
+	}, nil
+}

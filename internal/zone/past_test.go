@@ -1,0 +1,98 @@
+package zone
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy"
+	"meridian/internal/policy/condition"
+	"meridian/internal/policy/engines"
+	"meridian/internal/question"
+	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
+	"meridian/internal/rpcerr"
+	"meridian/internal/service/admin"
+	"meridian/internal/store"
+	"meridian/internal/turns"
+)
+
+// TestInspectThen: a zone answers by the policies of an earlier revision, by its own
+// replica or by what its global says was otherwise, and for its dataplanes of now.
+func TestInspectThen(t *testing.T) {
+	replica, local := store.New(store.DefaultOptions()), store.New(store.Options{ExternalMeshes: true})
+	timeout := func(connect string) *resource.Resource {
+		return resourcetest.Build(t, "Timeout", "default", "web",
+			`{"sources":[{"match":{"kuma.io/service":"*"}}],"destinations":[{"match":{"kuma.io/service":"backend"}}],"conf":{"connectTimeout":"`+connect+`"}}`)
+	}
+	write := func(s *store.Store, rev resource.Revision, r *resource.Resource) {
+		require.NoError(t, s.Apply(rev, store.Txn{Time: time.Unix(int64(rev), 0), Ops: []store.Op{store.Put(r)}}).Err)
+	}
+	write(replica, 10, resourcetest.Build(t, "Mesh", "", "default", "{}"))
+	write(replica, 11, timeout("1s"))
+	write(replica, 12, timeout("9s"))
+	write(local, 1, resourcetest.Build(t, "Dataplane", "default", "web-1",
+		`{"networking":{"address":"127.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"web"}}],"outbound":[{"port":81,"tags":{"kuma.io/service":"backend"}}]}}`))
+	compiler, err := condition.NewCompiler(condition.DefaultOptions())
+	require.NoError(t, err)
+	s := &inspectService{zone: "east", turns: turns.NewServer(), past: &pastStates{
+		stores: []*store.Store{replica, local}, now: time.Now, matcher: func() *policy.Matcher { return engines.NewMatcher(compiler) },
+	}}
+	ask := func(q question.Question, change func(*meridianv1.InspectRequest)) (*meridianv1.InspectResponse, error) {
+		req := question.Request(q, "default", "")
+		change(req)
+		encoded, err := proto.Marshal(req)
+		require.NoError(t, err)
+		answered, err := s.answerRelayed(t.Context(), encoded)
+		if err != nil {
+			return nil, rpcerr.FromStatus(err)
+		}
+		var response meridianv1.InspectResponse
+		require.NoError(t, proto.Unmarshal(answered, &response))
+		return &response, nil
+	}
+	at := func(rev uint64) func(*meridianv1.InspectRequest) {
+		return func(r *meridianv1.InspectRequest) {
+			r.At = &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: rev}}
+		}
+	}
+	for rev, says := range map[uint64]string{11: `"1s"`, 12: `"9s"`} {
+		for _, q := range []question.Question{question.Dataplane{Name: "web-1"}, question.Why{Dataplane: "web-1", Kind: "Timeout"}} {
+			got, err := ask(q, at(rev))
+			require.NoError(t, err)
+			require.Equal(t, rev, got.GetAtRevision())
+			require.Equal(t, rev, got.GetAsOf())
+			require.Contains(t, string(got.GetJson()), says)
+		}
+	}
+	got, err := ask(question.Dataplane{Name: "web-1"}, at(10))
+	require.NoError(t, err)
+	require.NotContains(t, string(got.GetJson()), "connectTimeout", "there was no policy")
+
+	told := func(rev uint64, r *meridianv1.InspectRequest) {
+		at(rev)(r)
+		r.ThenFrom = 12
+	}
+	got, err = ask(question.Dataplane{Name: "web-1"}, func(r *meridianv1.InspectRequest) {
+		told(5, r) // the replica does not have it
+		r.ThenWritten = []*meridianv1.Resource{admin.Encode(timeout("3s"))}
+	})
+	require.NoError(t, err)
+	require.Equal(t, uint64(5), got.GetAtRevision())
+	require.Contains(t, string(got.GetJson()), `"3s"`)
+	got, err = ask(question.Dataplane{Name: "web-1"}, func(r *meridianv1.InspectRequest) {
+		told(5, r)
+		r.ThenDeleted = []*meridianv1.ResourceKey{{Kind: "Timeout", Mesh: "default", Name: "web"}}
+	})
+	require.NoError(t, err)
+	require.NotContains(t, string(got.GetJson()), "connectTimeout")
+
+	_, err = ask(question.Dataplane{Name: "web-1"}, at(13))
+	require.Equal(t, rpcerr.OutOfRange, rpcerr.CodeOf(err))
+	_, err = ask(question.Dataplanes{}, at(12))
+	require.True(t, rpcerr.HasReason(err, "NO_PAST"), "%v", err)
+	require.True(t, question.Internal(&meridianv1.InspectRequest{ThenFrom: 3}), "only a global says what was otherwise")
+}
