@@ -58,11 +58,7 @@ docs/policies/analysis.md lists the codes.`,
 		if err != nil {
 			return err
 		}
-		in := resource.ZoneName(zone)
-		if zone == "" {
-			in = defaultZone
-		}
-		view, err := policy.Offline(resourcesOf(documents), in, zone != "")
+		view, err := policy.Offline(resourcesOf(documents), zoneOr(zone), zone != "")
 		if err != nil {
 			return &exit.Failure{Code: exit.Usage, Err: err}
 		}
@@ -153,4 +149,12 @@ func (a *app) printFound(f print.Format, found []findingView, strict bool) error
 		return exit.ErrNo
 	}
 	return err
+}
+
+// zoneOr is the zone of dataplanes that name none.
+func zoneOr(flag string) resource.ZoneName {
+	if flag == "" {
+		return defaultZone
+	}
+	return resource.ZoneName(flag)
 }

@@ -52,6 +52,7 @@ var levels = map[string]int{
 	"internal/consensus":          2,
 	"internal/clientconfig":       2,
 	"internal/livematch":          2,
+	"internal/migrate":            2,
 	"internal/policy/engines":     2,
 	"internal/policy/inherit":     2,
 	"internal/policy/specificity": 2,

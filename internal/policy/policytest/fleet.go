@@ -24,6 +24,8 @@ type FleetOptions struct {
 	TargetRef, SourceDestination bool
 	// Blocks is whether those of §4 have defaults, overrides, conditions and unset.
 	Blocks bool
+	// OneInbound is whether no dataplane has more than one.
+	OneInbound bool
 }
 
 // DrawFleet draws one mesh with dataplanes and policies.
@@ -38,7 +40,7 @@ func DrawFleet(rt *rapid.T, o FleetOptions) World {
 	}
 	w.Put(rt, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: string(FleetMesh)}}, Spell(rt, mesh))
 	for i := range rapid.IntRange(1, 4).Draw(rt, "dataplanes") {
-		w.drawFleetDataplane(rt, i)
+		w.drawFleetDataplane(rt, i, o.OneInbound)
 	}
 	// Few kinds, so that policies of one kind meet.
 	older := rapid.SliceOfNDistinct(rapid.SampledFrom([]resource.Kind{
@@ -66,7 +68,7 @@ func drawTags(rt *rapid.T) object {
 	return tags
 }
 
-func (w World) drawFleetDataplane(rt *rapid.T, i int) {
+func (w World) drawFleetDataplane(rt *rapid.T, i int, one bool) {
 	ports := func(label string, least, most int) []any {
 		var all []any
 		for n := range rapid.IntRange(least, most).Draw(rt, label) {
@@ -78,7 +80,11 @@ func (w World) drawFleetDataplane(rt *rapid.T, i int) {
 	if rapid.IntRange(0, 4).Draw(rt, "gateway") == 0 {
 		networking["gateway"] = object{"tags": drawTags(rt)}
 	} else {
-		networking["inbound"] = ports("inbounds", 1, 2)
+		most := 2
+		if one {
+			most = 1
+		}
+		networking["inbound"] = ports("inbounds", 1, most)
 	}
 	if out := ports("outbounds", 0, 2); len(out) > 0 {
 		networking["outbound"] = out
