@@ -44,10 +44,10 @@ type Source interface {
 	// that is not followed, resources are made with each call, and nothing is kept.
 	// Both functions may wait for the f of OnTouch.
 	Follow(dataplane resource.Key) (unfollow func())
-	// Listening says whether a dataplane's Envoy is connected and has accepted listeners
-	// with TLS for all inbounds that it was sent, at least one. It may wait for the f of
-	// OnTouch.
-	Listening(dataplane resource.Key, secure bool)
+	// Listening says whether a dataplane's Envoy is connected, and whether it has accepted
+	// listeners with TLS for all inbounds that it was sent, at least one. It may wait for
+	// the f of OnTouch.
+	Listening(dataplane resource.Key, envoy, secure bool)
 }
 
 // Set is everything that one proxy may be sent. It is immutable.

@@ -56,7 +56,7 @@ type noProxies struct{ xds.Source }
 
 func (noProxies) OnTouch(func([]resource.Key)) {}
 
-func (noProxies) Listening(resource.Key, bool) {}
+func (noProxies) Listening(resource.Key, bool, bool) {}
 
 func ask[D any](t *testing.T, s *inspectService, req *meridianv1.InspectRequest) (*D, error) {
 	t.Helper()

@@ -92,7 +92,7 @@ func (z *zone) now() time.Time {
 
 func (z *zone) OnTouch(f func([]resource.Key)) { z.touch = f }
 
-func (z *zone) Listening(key resource.Key, secure bool) {
+func (z *zone) Listening(key resource.Key, _, secure bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.listening = append(z.listening, fmt.Sprintf("%s %t", key.Name, secure))

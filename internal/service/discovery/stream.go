@@ -373,11 +373,12 @@ func (d *Service) report(key resource.Key) {
 	if len(open) == 0 {
 		return
 	}
-	secure := false
+	secure, envoy := false, false
 	for _, s := range open {
 		if s.dialect != xds.Envoy {
 			continue
 		}
+		envoy = true
 		s.mu.Lock()
 		secure = s.listening
 		s.mu.Unlock()
@@ -385,7 +386,7 @@ func (d *Service) report(key resource.Key) {
 			break
 		}
 	}
-	d.cfg.Source.Listening(key, secure)
+	d.cfg.Source.Listening(key, envoy, secure)
 }
 
 // warn logs a rejection, at most one of a type in a second: status has the last one,

@@ -45,6 +45,8 @@ type Feed struct {
 	proxies map[proxyKey]*proxy             // of dataplanes that are followed
 	users   map[world.Key]map[proxyKey]bool // endpoints → proxies that have them
 	shapes  map[shapeKey]*shape
+	// callees are the faults of inbounds that were found since a change touched any.
+	callees map[world.Key]calleeRules
 	// made counts the shapes that were generated.
 	made uint64
 }
@@ -64,7 +66,7 @@ type dialect struct {
 	// shared makes what dataplanes share whose spelling is equal, with their rules, the
 	// settings of their mesh, the routes of their services and the protocols, or the use of TLS,
 	// that it lists.
-	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, *generate.Tried, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol, func(resource.TagSelector) bool) (*generate.Outbounds, error)
+	shared   func(resource.MeshName, world.Mesh, *resource.Dataplane, []policy.Rule, *generate.Tried, func(string) []*resource.Resource, func(resource.TagSelector) world.Protocol, func(resource.TagSelector) bool, generate.Callees) (*generate.Outbounds, error)
 	spelling func(*resource.Dataplane) string
 }
 
@@ -73,15 +75,15 @@ var dialects = map[xds.Dialect]dialect{
 		inbounds: func(key resource.Key, settings world.Mesh, spec *resource.Dataplane, _ []policy.Rule, _ *generate.Tried) ([]*xds.Resource, error) {
 			return grpc.Inbounds(key.Mesh, settings, spec)
 		},
-		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, _ *generate.Tried, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol, tls func(resource.TagSelector) bool) (*generate.Outbounds, error) {
-			return grpc.Shared(mesh, settings, spec, rules, routes, tls)
+		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, _ *generate.Tried, routes func(string) []*resource.Resource, _ func(resource.TagSelector) world.Protocol, tls func(resource.TagSelector) bool, callees generate.Callees) (*generate.Outbounds, error) {
+			return grpc.Shared(mesh, settings, spec, rules, routes, tls, callees)
 		},
 		spelling: grpc.Spelling,
 	},
 	xds.Envoy: {
 		ruled:    true,
 		inbounds: envoy.Inbounds,
-		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried, routes func(string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol, _ func(resource.TagSelector) bool) (*generate.Outbounds, error) {
+		shared: func(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried, routes func(string) []*resource.Resource, protocol func(resource.TagSelector) world.Protocol, _ func(resource.TagSelector) bool, _ generate.Callees) (*generate.Outbounds, error) {
 			return envoy.Shared(mesh, settings, spec, rules, tried, routes, protocol)
 		},
 		spelling: envoy.Spelling,
@@ -133,6 +135,12 @@ func keyOfTried(t *generate.Tried) triedKey {
 	return key
 }
 
+// calleeRules are the faults of the inbounds behind endpoints.
+type calleeRules struct {
+	of    *world.Endpoints
+	rules []*policy.Rule
+}
+
 type shape struct {
 	key       shapeKey
 	routes    []*resource.Resource
@@ -145,6 +153,7 @@ func New(matching *livematch.Matching, w *world.World) *Feed {
 	f := &Feed{
 		matching: matching, world: w,
 		follows: map[resource.Key]int{}, proxies: map[proxyKey]*proxy{}, users: map[world.Key]map[proxyKey]bool{}, shapes: map[shapeKey]*shape{},
+		callees: map[world.Key]calleeRules{},
 	}
 	_ = matching.Read(func(m *policy.Matcher, _ resource.Revision) error { // it does not fail
 		if trial, ok := policy.FollowerOf[*shadow.Trial](m); ok {
@@ -195,6 +204,7 @@ func (f *Feed) update(touched []policy.Touch) {
 	for _, t := range touched {
 		dirty[t.Dataplane] = true
 	}
+	f.struck(touched, dirty)
 	for _, key := range f.tried {
 		dirty[key] = true
 	}
@@ -237,14 +247,14 @@ func (f *Feed) Certified(dataplane resource.Key, has bool) {
 
 // Listening implements xds.Source. A dataplane with an inbound that its Envoy does not
 // serve accepts plaintext there.
-func (f *Feed) Listening(dataplane resource.Key, secure bool) {
+func (f *Feed) Listening(dataplane resource.Key, isEnvoy, secure bool) {
 	f.inform(func() bool {
 		if r, exists := f.world.Dataplane(dataplane); secure && exists {
 			secure = !slices.ContainsFunc(envoy.NotServed(r.Spec().(*resource.Dataplane)), func(u envoy.Unserved) bool {
 				return u.Attachment.Type == policy.OnInbound
 			})
 		}
-		return f.world.SetListening(dataplane, secure)
+		return f.world.SetListening(dataplane, isEnvoy, secure)
 	})
 }
 
@@ -305,7 +315,7 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 	next := &proxy{dataplane: spec, settings: f.world.MeshOf(key.Key), endpoints: map[world.Key]bool{}}
 	if reason := generate.Withheld(key.Key, spec, f.world); reason != "" {
 		next.set = xds.WithheldSet(asOf, reason)
-	} else if err := f.make(next, p, key, rules, tried, asOf); err != nil {
+	} else if err := f.make(m, next, p, key, rules, tried, asOf); err != nil {
 		f.release(key, next, p)
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
@@ -321,7 +331,7 @@ func (f *Feed) resources(m *policy.Matcher, key proxyKey, asOf resource.Revision
 }
 
 // make fills in what a proxy is sent; before is what it was sent last, or nil.
-func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, tried *generate.Tried, asOf resource.Revision) (err error) {
+func (f *Feed) make(m *policy.Matcher, next, before *proxy, key proxyKey, rules []policy.Rule, tried *generate.Tried, asOf resource.Revision) (err error) {
 	if len(rules) > 0 {
 		next.rules = &rules[0]
 	}
@@ -336,7 +346,7 @@ func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, trie
 	} else if before != nil {
 		keep(next.own, before.own)
 	}
-	if next.shape, err = f.shapeOf(key, next, rules, tried, before); err != nil {
+	if next.shape, err = f.shapeOf(m, key, next, rules, tried, before); err != nil {
 		return err
 	}
 	next.shape.users++
@@ -357,7 +367,7 @@ func (f *Feed) make(next, before *proxy, key proxyKey, rules []policy.Rule, trie
 }
 
 // shapeOf returns what a dataplane shares with others of its shape, made if need be.
-func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, tried *generate.Tried, before *proxy) (*shape, error) {
+func (f *Feed) shapeOf(m *policy.Matcher, of proxyKey, next *proxy, rules []policy.Rule, tried *generate.Tried, before *proxy) (*shape, error) {
 	mesh, d, spec := of.Mesh, dialects[of.dialect], next.dataplane
 	key := shapeKey{mesh: mesh, settings: next.settings, dialect: of.dialect, ports: d.spelling(spec), tried: next.tried}
 	if len(rules) > 0 {
@@ -370,13 +380,14 @@ func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, tried *gen
 	}
 	protocol := func(s resource.TagSelector) world.Protocol { return f.world.Endpoints(mesh, s).Protocol }
 	tls := func(s resource.TagSelector) bool { return f.world.Endpoints(mesh, s).AllTLS() }
+	callees := f.calleesOf(m, mesh)
 	known := f.shapes[key]
-	if known != nil && slices.Equal(known.routes, routes) && !slices.ContainsFunc(known.outbounds.Protocols, func(p generate.SelectorProtocol) bool {
+	if known != nil && slices.Equal(known.routes, routes) && sameCallees(known.outbounds, callees) && !slices.ContainsFunc(known.outbounds.Protocols, func(p generate.SelectorProtocol) bool {
 		return protocol(p.Selector) != p.Protocol
 	}) && !slices.ContainsFunc(known.outbounds.Secured, func(p generate.SelectorTLS) bool { return tls(p.Selector) != p.TLS }) {
 		return known, nil
 	}
-	made, err := d.shared(mesh, next.settings, spec, rules, tried, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol, tls)
+	made, err := d.shared(mesh, next.settings, spec, rules, tried, func(service string) []*resource.Resource { return f.world.Routes(mesh, service) }, protocol, tls, callees)
 	if err != nil {
 		return nil, err
 	}
@@ -390,6 +401,69 @@ func (f *Feed) shapeOf(of proxyKey, next *proxy, rules []policy.Rule, tried *gen
 	s := &shape{key: key, routes: routes, outbounds: made}
 	f.shapes[key] = s
 	return s, nil
+}
+
+// calleesOf returns the faults of a mesh's inbounds, from what was found before where that
+// still holds.
+func (f *Feed) calleesOf(m *policy.Matcher, mesh resource.MeshName) generate.Callees {
+	endpoints := func(s resource.TagSelector) *world.Endpoints { return f.world.Endpoints(mesh, s) }
+	find := generate.CalleesOf(m, f.world, mesh, endpoints)
+	return func(s resource.TagSelector) ([]*policy.Rule, error) {
+		key, now := world.KeyOf(mesh, s), endpoints(s)
+		if known, ok := f.callees[key]; ok && known.of == now {
+			return known.rules, nil
+		}
+		rules, err := find(s)
+		if err == nil && len(f.users[key]) > 0 {
+			f.callees[key] = calleeRules{now, rules}
+		}
+		return rules, err
+	}
+}
+
+// sameCallees reports whether what was made is by the faults of now.
+func sameCallees(made *generate.Outbounds, callees generate.Callees) bool {
+	for _, before := range made.Callees {
+		now, err := callees(before.Selector)
+		if err != nil || !slices.EqualFunc(now, before.Rules, generate.Same) {
+			return false
+		}
+	}
+	return true
+}
+
+// struck adds the clients of inbounds on which a change touched faults.
+func (f *Feed) struck(touched []policy.Touch, dirty map[resource.Key]bool) {
+	services := map[world.Service]bool{}
+	for _, t := range touched {
+		faulty := t.Gone || slices.ContainsFunc(t.Targets, func(target policy.Target) bool {
+			return target.Attachment.Type == policy.OnInbound && slices.Contains(generate.FaultKinds, target.Kind)
+		})
+		if !faulty {
+			continue
+		}
+		clear(f.callees)
+		r, ok := f.world.Dataplane(t.Dataplane)
+		if !ok {
+			continue // its endpoints changed
+		}
+		for _, tags := range r.Spec().(*resource.Dataplane).TagSets() {
+			services[world.Service{Mesh: t.Dataplane.Mesh, Name: tags[resource.ServiceTag]}] = true
+		}
+	}
+	if len(services) == 0 {
+		return
+	}
+	for e, users := range f.users {
+		if !services[world.Service{Mesh: e.Mesh, Name: e.Service}] {
+			continue
+		}
+		for key := range users {
+			if key.dialect == xds.GRPC {
+				dirty[key.Key] = true
+			}
+		}
+	}
 }
 
 // keep puts what was made before in the place of what is equal.
@@ -431,6 +505,7 @@ func (f *Feed) release(key proxyKey, p, other *proxy) {
 		delete(f.users[e], key)
 		if len(f.users[e]) == 0 {
 			delete(f.users, e)
+			delete(f.callees, e)
 			f.world.Forget(e)
 		}
 	}

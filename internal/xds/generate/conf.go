@@ -3,6 +3,8 @@ package generate
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"strings"
 	"time"
 
@@ -72,6 +74,14 @@ func (rules Rules) Named(route string, kinds ...resource.Kind) bool {
 		}
 	}
 	return false
+}
+
+// Equal reports whether two say the same, on the word of the same policies.
+func (c *Conf) Equal(other *Conf) bool {
+	if c == nil || other == nil {
+		return c == other
+	}
+	return c.Kind == other.Kind && reflect.DeepEqual(c.tree, other.tree) && maps.Equal(c.fields, other.fields)
 }
 
 // Get returns the value at a pointer, or false.

@@ -31,6 +31,8 @@ type Outbounds struct {
 	Protocols []SelectorProtocol
 	// Secured are whether all endpoints accept TLS of the selectors for which that matters.
 	Secured []SelectorTLS
+	// Callees are the rules of others' inbounds that the clients were made by.
+	Callees []SelectorRules
 	// Omitted are the outbounds whose requests fail because of their size.
 	Omitted []xds.Omission
 }

@@ -32,7 +32,8 @@ const (
 	noConnect   = "gRPC manages its connections itself"
 	noHealth    = "gRPC sends no health checks of the zone's; an endpoint whose dataplane says that it is not ready is left out"
 	withMTLS    = "in a mesh with mutual TLS whose mode is STRICT; elsewhere it is not known who calls"
-	noInbound   = "gRPC servers apply no limits and faults"
+	noInbound   = "gRPC servers apply no limits"
+	byClients   = "by gRPC clients of the same zone, after their own: where all inbounds that a call can go to do the same with its caller, and no Envoy serves one of them; four in all"
 	noTelemetry = "gRPC sends no logs, traces or metrics to backends of the mesh"
 	auditLine   = "with mode STRICT, as a line of gRPC's audit log for each call to the standard output of the server, whatever the receivers and formats; an entry for some callers has no effect"
 	inTurns     = "gRPC has no such balancer: endpoints are taken in turns"
@@ -62,10 +63,11 @@ var grpcTable = compile(
 
 	on(resource.KindTrafficPermission, Enforced, withMTLS, ""),
 	onFrom(resource.KindMeshTrafficPermission, Enforced, withMTLS, "action"),
-	on(resource.KindFaultInjection, Unsupported, noInbound, ""),
+	on(resource.KindFaultInjection, Approximated, byClients, "delay", "abort"), on(resource.KindFaultInjection, Unsupported, "gRPC slows no responses down", "responseBandwidth"),
 	on(resource.KindMeshHTTPFault, Enforced, "", "http[].delay.percentage", "http[].delay.value", "http[].abort.percentage"),
 	on(resource.KindMeshHTTPFault, Enforced, "200 and above; as the gRPC status that gRPC makes of it", "http[].abort.httpStatus"),
-	on(resource.KindMeshHTTPFault, Unsupported, "gRPC slows no responses down", "http[].responseBandwidth"), onFrom(resource.KindMeshHTTPFault, Unsupported, noInbound),
+	on(resource.KindMeshHTTPFault, Unsupported, "gRPC slows no responses down", "http[].responseBandwidth"),
+	onFrom(resource.KindMeshHTTPFault, Approximated, byClients, "http[].delay", "http[].abort"), onFrom(resource.KindMeshHTTPFault, Unsupported, "gRPC slows no responses down", "http[].responseBandwidth"),
 	on(resource.KindRateLimit, Unsupported, noInbound, ""),
 	on(resource.KindMeshRateLimit, Unsupported, "gRPC clients limit no rates", ""), onFrom(resource.KindMeshRateLimit, Unsupported, noInbound),
 

@@ -22,6 +22,8 @@ type Endpoint struct {
 	Dataplane string
 	// TLS is whether an outbound that can choose is to use mutual TLS to it.
 	TLS bool
+	// Envoy is whether an Envoy takes the requests.
+	Envoy bool
 }
 
 // Locality is the endpoints of one zone, by address, then port.
@@ -244,7 +246,8 @@ func (w *World) assign(key Key, instances []*instance, settings Mesh) *Endpoints
 			last++
 		}
 		endpoint := in.Endpoint
-		endpoint.TLS = settings.Certified() && (!settings.Permissive || w.proxies[in.key] == proxyTLS{true, true})
+		endpoint.TLS = settings.Certified() && (!settings.Permissive || w.proxies[in.key].certified && w.proxies[in.key].listening)
+		endpoint.Envoy = w.proxies[in.key].envoy
 		e.Localities[last].Endpoints = append(e.Localities[last].Endpoints, endpoint)
 	}
 	own := slices.ContainsFunc(e.Localities, func(l Locality) bool { return l.Zone == zone })

@@ -7,6 +7,8 @@ type proxyTLS struct {
 	// certified: it has a certificate. listening: it has accepted listeners with TLS for
 	// all inbounds.
 	certified, listening bool
+	// envoy: it is an Envoy, which was connected.
+	envoy bool
 }
 
 // MeshOf is Mesh as it holds for the proxies of one dataplane. Where plaintext is accepted
@@ -34,10 +36,10 @@ func (w *World) SetCertified(dataplane resource.Key, has bool) bool {
 	return w.setProxy(dataplane, func(p *proxyTLS) { p.certified = has })
 }
 
-// SetListening notes whether a dataplane's proxy has accepted listeners with TLS for all
-// its inbounds, and reports whether that is new.
-func (w *World) SetListening(dataplane resource.Key, has bool) bool {
-	return w.setProxy(dataplane, func(p *proxyTLS) { p.listening = has })
+// SetListening notes whether a dataplane's proxy is an Envoy, and whether that has accepted
+// listeners with TLS for all its inbounds, and reports whether that is new.
+func (w *World) SetListening(dataplane resource.Key, envoy, has bool) bool {
+	return w.setProxy(dataplane, func(p *proxyTLS) { p.listening, p.envoy = has, envoy })
 }
 
 func (w *World) setProxy(dataplane resource.Key, set func(*proxyTLS)) bool {

@@ -462,6 +462,16 @@ func (w *World) Dataplane(key resource.Key) (*resource.Resource, bool) {
 	return w.view.Get(key)
 }
 
+// Any reports whether there is a resource of a kind in a mesh.
+func (w *World) Any(kind resource.Kind, name resource.MeshName) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	for range w.view.List(kind, name) {
+		return true
+	}
+	return false
+}
+
 // Endpoints returns the endpoints behind a selector, which names one service exactly.
 func (w *World) Endpoints(name resource.MeshName, selector resource.TagSelector) *Endpoints {
 	key := KeyOf(name, selector)

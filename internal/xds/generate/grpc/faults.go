@@ -1,6 +1,8 @@
 package grpc
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
@@ -39,32 +41,46 @@ func faults(rules generate.Rules, route string) (map[string]*anypb.Any, []xds.Or
 	if route != "" && !rules.Named(route, resource.KindMeshHTTPFault) {
 		return nil, nil, nil
 	}
-	c := rules.On(route, resource.KindMeshHTTPFault, resource.KindMeshHTTPFault)
-	var list []resource.FaultInjectionConf
-	if _, err := c.Decode("/http", &list); err != nil {
-		return nil, nil, err
-	}
+	return configured(route != "", rules.On(route, resource.KindMeshHTTPFault, resource.KindMeshHTTPFault))
+}
+
+// configured is the configuration of the filters by faults of configurations, one after the
+// other: where all is set, of all filters, so that it takes away what holds around it.
+func configured(all bool, confs ...*generate.Conf) (map[string]*anypb.Any, []xds.Origin, error) {
 	config := map[string]*anypb.Any{}
 	var origins []xds.Origin
-	for i := range list {
-		entry := list[i]
-		entry.ResponseBandwidth = nil // gRPC slows nothing down
-		f, parts := generate.Fault(&entry)
-		if len(parts) == 0 || len(config) == maxFaults {
-			continue
+	for _, c := range confs {
+		var list []resource.FaultInjectionConf
+		at := func(i int) policy.Pointer { return policy.Pointer("/http/" + strconv.Itoa(i)) }
+		var err error
+		if c != nil && c.Kind == resource.KindFaultInjection {
+			list, at = make([]resource.FaultInjectionConf, 1), func(int) policy.Pointer { return "" }
+			_, err = c.Decode("", &list[0])
+		} else {
+			_, err = c.Decode("/http", &list)
 		}
-		name := faultFilter(len(config))
-		packed, err := xds.Pack(f)
 		if err != nil {
 			return nil, nil, err
 		}
-		config[name] = packed
-		for _, part := range parts {
-			origins = append(origins, c.Origin("/"+name, policy.Pointer("/http/"+strconv.Itoa(i)).Field(part))...)
+		for i := range list {
+			entry := list[i]
+			entry.ResponseBandwidth = nil // gRPC slows nothing down
+			f, parts := generate.Fault(&entry)
+			if len(parts) == 0 || len(config) == maxFaults {
+				continue
+			}
+			name := faultFilter(len(config))
+			packed, err := xds.Pack(f)
+			if err != nil {
+				return nil, nil, err
+			}
+			config[name] = packed
+			for _, part := range parts {
+				origins = append(origins, c.Origin("/"+name, at(i).Field(part))...)
+			}
 		}
 	}
-	for i := len(config); route != "" && i < maxFaults; i++ {
-		// The route's entry takes away what holds for the outbound.
+	for i := len(config); all && i < maxFaults; i++ {
 		packed, err := xds.Pack(&faultv3.HTTPFault{})
 		if err != nil {
 			return nil, nil, err
@@ -72,4 +88,71 @@ func faults(rules generate.Rules, route string) (map[string]*anypb.Any, []xds.Or
 		config[faultFilter(i)] = packed
 	}
 	return config, origins, nil
+}
+
+// received is what the inbounds behind a selector do with the calls of this dataplane: nil
+// where they do nothing, and where they do not all do the same.
+func (b *builder) received(s resource.TagSelector) (*generate.Conf, error) {
+	if b.callees == nil || s == nil {
+		return nil, nil
+	}
+	rules, err := b.callees(s)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(b.Callees, func(k generate.SelectorRules) bool { return maps.Equal(k.Selector, s) }) {
+		b.Callees = append(b.Callees, generate.SelectorRules{Selector: s, Rules: rules})
+	}
+	var first *generate.Conf
+	for i, r := range rules {
+		var c *generate.Conf
+		if r != nil {
+			if mine := r.ForCaller(b.caller); len(mine.Steps) > 0 {
+				c = generate.NewConf(mine)
+			}
+		}
+		if i == 0 {
+			first = c
+		} else if !c.Equal(first) {
+			return nil, nil
+		}
+	}
+	return first, nil
+}
+
+// calleeFaults are the configurations of the filters for the clusters of a route's shares, in
+// their order; nil where nothing is done by those who are called.
+func (b *builder) calleeFaults(a *policy.Attachment, rules generate.Rules, e *generate.Entry, shares []generate.Share) ([]map[string]*anypb.Any, [][]xds.Origin, error) {
+	by := map[string]*generate.Conf{}
+	for _, d := range e.Destinations {
+		if d.Weight == 0 {
+			continue
+		}
+		c, err := b.received(d.Selector)
+		if err != nil {
+			return nil, nil, err
+		}
+		if c == nil {
+			continue
+		}
+		name, err := b.Cluster(a, rules, e, d.Selector)
+		if err != nil {
+			return nil, nil, err
+		}
+		by[name] = c
+	}
+	if len(by) == 0 {
+		return nil, nil, nil
+	}
+	configs, origins := make([]map[string]*anypb.Any, len(shares)), make([][]xds.Origin, len(shares))
+	for i, s := range shares {
+		if by[s.Cluster] == nil {
+			continue
+		}
+		var err error
+		if configs[i], origins[i], err = configured(true, rules.On(e.Route, resource.KindMeshHTTPFault, resource.KindMeshHTTPFault), by[s.Cluster]); err != nil {
+			return nil, nil, err
+		}
+	}
+	return configs, origins, nil
 }

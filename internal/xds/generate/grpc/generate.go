@@ -26,12 +26,15 @@ import (
 
 // MakeOutbounds makes the resources of outbounds, as generate.Outbound lists them, from all rules
 // of the dataplane and the settings of its mesh. routes returns the routes whose parent a
-// service is, and tls whether all endpoints behind a selector accept mutual TLS.
+// service is, and tls whether all endpoints behind a selector accept mutual TLS. callees,
+// which may be nil, has the faults that a caller with tag sets is to meet.
 func MakeOutbounds(
 	mesh resource.MeshName, settings world.Mesh, outbounds []policy.Attachment, rules []policy.Rule,
 	routes func(service string) []*resource.Resource, tls func(resource.TagSelector) bool,
+	callees generate.Callees, caller []resource.Tags,
 ) (*generate.Outbounds, error) {
 	b := newBuilder(mesh, settings)
+	b.callees, b.caller = callees, caller
 	if settings.Offers {
 		known := map[string]bool{}
 		b.tls = func(s resource.TagSelector) bool {
@@ -74,6 +77,8 @@ type builder struct {
 	tls       func(resource.TagSelector) bool
 	revoked   *world.Revoked
 	listeners map[string]bool // names that are made
+	callees   generate.Callees
+	caller    []resource.Tags
 }
 
 func newBuilder(mesh resource.MeshName, settings world.Mesh) *builder {
@@ -147,15 +152,30 @@ func (b *builder) routes(a *policy.Attachment, rules generate.Rules, e *generate
 			return nil, nil, err
 		}
 	}
+	struck, struckFrom, err := b.calleeFaults(a, rules, e, shares)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(shares) == 1 && len(struck) == 1 {
+		config, faulty, struck = struck[0], struckFrom[0], nil
+	}
 	var made []*routev3.Route
 	var origins []xds.Origin
 	for i, m := range e.Matches {
 		r := &routev3.Route{Match: m, TypedPerFilterConfig: config}
 		setAction(r, shares, timeout, retry)
+		for j, c := range r.GetRoute().GetWeightedClusters().GetClusters() {
+			if struck != nil {
+				c.TypedPerFilterConfig = struck[j]
+			}
+		}
 		made = append(made, r)
 		at := "/virtualHosts/0/routes/" + strconv.Itoa(n+i)
 		origins = generate.AppendAt(origins, at, e.Origins)
 		origins = generate.AppendAt(origins, at+"/typedPerFilterConfig", faulty)
+		for j := range struck {
+			origins = generate.AppendAt(origins, at+"/route/weightedClusters/clusters/"+strconv.Itoa(j)+"/typedPerFilterConfig", struckFrom[j])
+		}
 		if len(shares) > 0 {
 			origins = generate.AppendAt(origins, at+"/route/maxStreamDuration/maxStreamDuration", timeoutFrom)
 			origins = generate.AppendAt(origins, at+"/route/retryPolicy", retryFrom)
@@ -314,9 +334,9 @@ func (b *builder) serverListener(address string, port uint32) error {
 // InboundRoutes.
 func Shared(
 	mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule,
-	routes func(service string) []*resource.Resource, tls func(resource.TagSelector) bool,
+	routes func(service string) []*resource.Resource, tls func(resource.TagSelector) bool, callees generate.Callees,
 ) (*generate.Outbounds, error) {
-	outbounds, err := MakeOutbounds(mesh, settings, generate.Outbound(spec), rules, routes, tls)
+	outbounds, err := MakeOutbounds(mesh, settings, generate.Outbound(spec), rules, routes, tls, callees, spec.TagSets())
 	if err != nil {
 		return nil, err
 	}
@@ -332,5 +352,9 @@ func Spelling(spec *resource.Dataplane) string {
 	for _, in := range spec.Inbounds() {
 		inbounds = append(inbounds, policy.Attachment{Port: in.Port, Tags: in.Tags})
 	}
-	return generate.Spelling(inbounds) + "<" + generate.Spelling(generate.Outbound(spec))
+	var callers []policy.Attachment // they are known by all their tags, also a gateway's
+	for _, tags := range spec.TagSets() {
+		callers = append(callers, policy.Attachment{Tags: tags})
+	}
+	return generate.Spelling(inbounds) + "<" + generate.Spelling(callers) + "<" + generate.Spelling(generate.Outbound(spec))
 }

@@ -21,9 +21,10 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 		return xds.WithheldSet(asOf, reason), nil
 	}
 	settings := w.MeshOf(key)
+	endpoints := func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) }
 	shared, err := Shared(key.Mesh, settings, spec, rules,
 		func(service string) []*resource.Resource { return w.Routes(key.Mesh, service) },
-		func(s resource.TagSelector) bool { return w.Endpoints(key.Mesh, s).AllTLS() })
+		func(s resource.TagSelector) bool { return endpoints(s).AllTLS() }, generate.CalleesOf(m, w, key.Mesh, endpoints))
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
@@ -31,5 +32,5 @@ func Proxy(m *policy.Matcher, w *world.World, key resource.Key, asOf resource.Re
 	if err != nil {
 		return nil, fmt.Errorf("dataplane %s: %w", key.Name, err)
 	}
-	return generate.Assemble(asOf, own, shared, xds.GRPC, func(s resource.TagSelector) *world.Endpoints { return w.Endpoints(key.Mesh, s) })
+	return generate.Assemble(asOf, own, shared, xds.GRPC, endpoints)
 }
