@@ -196,6 +196,11 @@ var unrun = map[string]map[string]string{
 		"meridian proxy run -f web-1.yaml --token-file web.token \\": "runs beside an application until it is stopped; test/multizone runs it",
 		"meridian why backend-1 --from kuma.io/service=web \\":       "needs a call that was denied; tests of the command have one",
 	},
+	"docs/proxies/envoy.md": {
+		"meridian generate dataplane-token --name web-1 --tag kuma.io/service=web --valid-for 720h --out web.token":                       "is for the host of an application; a test of the command has the flags of the page",
+		"install -d /etc/meridian && install -m 0644 web-1.yaml ca.pem /etc/meridian/ && install -o web -m 0600 web.token /etc/meridian/": "as the one before",
+		"meridian generate dataplane-token --tag kuma.io/service=web --valid-for 720h --out token":                                        "needs Kubernetes; a test of the command has the flags of the page",
+	},
 	"docs/operations/backup-and-restore.md": {
 		"mkdir -m 700 -p /var/lib/meridian && cp -a backup/pki /var/lib/meridian/": "is for a host of another address",
 		"export MERIDIAN_CONFIG=/var/lib/meridian/admin.yaml":                      "follows the one before",
