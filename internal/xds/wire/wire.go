@@ -187,7 +187,7 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 		}
 	}
 	if dialect == xds.Envoy {
-		unexposed, err := envoy.NotExposed(key.Mesh, w.Mesh(key.Mesh), spec, rules)
+		unexposed, err := envoy.NotExposed(key.Mesh, w.MeshOf(key), spec, rules)
 		if err != nil {
 			return nil, err
 		}
