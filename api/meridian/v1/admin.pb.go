@@ -1793,9 +1793,11 @@ type RollbackRequest struct {
 	// Only resources of these names; empty: all.
 	Names []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
 	// As in ApplyRequest.
-	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	DryRun        bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	Force         bool   `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	DryRun    bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Force     bool   `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	// As in ApplyRequest.
+	Plan          bool `protobuf:"varint,8,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1879,6 +1881,13 @@ func (x *RollbackRequest) GetForce() bool {
 	return false
 }
 
+func (x *RollbackRequest) GetPlan() bool {
+	if x != nil {
+		return x.Plan
+	}
+	return false
+}
+
 type RollbackResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What was written or deleted, in key order; what was equal is not named.
@@ -1890,7 +1899,9 @@ type RollbackResponse struct {
 	Notes    []string   `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
 	Findings []*Finding `protobuf:"bytes,5,rep,name=findings,proto3" json:"findings,omitempty"`
 	// The revision that was gone back to.
-	ToRevision    uint64 `protobuf:"varint,6,opt,name=to_revision,json=toRevision,proto3" json:"to_revision,omitempty"`
+	ToRevision uint64 `protobuf:"varint,6,opt,name=to_revision,json=toRevision,proto3" json:"to_revision,omitempty"`
+	// As in ApplyResponse.
+	Plan          []byte `protobuf:"bytes,7,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1965,6 +1976,13 @@ func (x *RollbackResponse) GetToRevision() uint64 {
 		return x.ToRevision
 	}
 	return 0
+}
+
+func (x *RollbackResponse) GetPlan() []byte {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
 }
 
 var File_meridian_v1_admin_proto protoreflect.FileDescriptor
@@ -2108,7 +2126,7 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\x06 \x03(\tR\x06groups\x12\x14\n" +
 	"\x05batch\x18\a \x01(\tR\x05batch\x121\n" +
 	"\bresource\x18\b \x01(\v2\x15.meridian.v1.ResourceR\bresource\x12\x16\n" +
-	"\x06method\x18\t \x01(\tR\x06method\"\xc9\x01\n" +
+	"\x06method\x18\t \x01(\tR\x06method\"\xdd\x01\n" +
 	"\x0fRollbackRequest\x12(\n" +
 	"\x02to\x18\x01 \x01(\v2\x18.meridian.v1.PointInTimeR\x02to\x12\x14\n" +
 	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x12\n" +
@@ -2117,7 +2135,8 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12\x17\n" +
 	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12\x14\n" +
-	"\x05force\x18\a \x01(\bR\x05force\"\xe2\x01\n" +
+	"\x05force\x18\a \x01(\bR\x05force\x12\x12\n" +
+	"\x04plan\x18\b \x01(\bR\x04plan\"\xf6\x01\n" +
 	"\x10RollbackResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
@@ -2125,7 +2144,8 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x05notes\x18\x04 \x03(\tR\x05notes\x120\n" +
 	"\bfindings\x18\x05 \x03(\v2\x14.meridian.v1.FindingR\bfindings\x12\x1f\n" +
 	"\vto_revision\x18\x06 \x01(\x04R\n" +
-	"toRevision*x\n" +
+	"toRevision\x12\x12\n" +
+	"\x04plan\x18\a \x01(\fR\x04plan*x\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_CREATED\x10\x01\x12\x13\n" +

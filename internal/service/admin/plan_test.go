@@ -9,7 +9,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/plan"
+	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 )
 
 // A plan writes nothing, takes the right to write, and shows only what the caller may
@@ -49,4 +51,34 @@ func TestPlansAreFiltered(t *testing.T) {
 
 	_, err = s.DeleteBatch(user("ann"), &meridianv1.DeleteRequest{Plan: true, Keys: []*meridianv1.ResourceKey{{Kind: "Timeout", Mesh: "demo", Name: "none"}}})
 	require.Error(t, err)
+}
+
+// A rollback is planned as any change is, and writes nothing then.
+func TestRollbacksArePlanned(t *testing.T) {
+	s := newSecured(t).keepHistory(store.DefaultRetention())
+	s.must("mesh", message("Mesh", "", "demo", "{}"))
+	to := s.cfg.View().Revision()
+	s.must("later", timeoutIn("demo", "slow"))
+	var asked []*plan.Batch
+	s.cfg.Plan = func(_ context.Context, batch *plan.Batch) (*plan.Plan, error) {
+		asked = append(asked, batch)
+		return plan.New(), nil
+	}
+	for _, tt := range []struct {
+		to   resource.Revision
+		want []plan.Change
+	}{
+		{to, []plan.Change{{Kind: "Timeout", Mesh: "demo", Name: "slow", Outcome: plan.Deleted, Version: 1, Revision: uint64(to) + 1}}},
+		{to + 1, []plan.Change{}},
+	} {
+		response, err := s.rollback(root, tt.to, func(r *meridianv1.RollbackRequest) { r.Plan, r.RequestId = true, "" })
+		require.NoError(t, err)
+		p := plan.New()
+		require.NoError(t, json.Unmarshal(response.GetPlan(), p))
+		require.Equal(t, tt.want, p.Changes)
+	}
+	require.Len(t, asked, 2)
+	require.Len(t, asked[0].Deleted, 1)
+	require.True(t, asked[1].Empty())
+	require.Equal(t, to+1, s.cfg.View().Revision(), "nothing was written")
 }

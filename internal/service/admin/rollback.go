@@ -34,7 +34,7 @@ func (s *Service) Rollback(ctx context.Context, req *meridianv1.RollbackRequest)
 	if err := checkFields(req); err != nil {
 		return nil, rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
-	if err := checkRequest(req.GetRequestId(), req.GetDryRun(), 1); err != nil {
+	if err := checkRequest(req.GetRequestId(), req.GetDryRun() || req.GetPlan(), 1); err != nil {
 		return nil, rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
 	b := rollback{Service: s, req: req}
@@ -49,7 +49,7 @@ func (s *Service) Rollback(ctx context.Context, req *meridianv1.RollbackRequest)
 	warnings, notes := b.said.lines()
 	response = &meridianv1.RollbackResponse{
 		Results: encodeResults(b.result.Results), Revision: uint64(b.result.Revision), ToRevision: uint64(b.to),
-		Warnings: warnings, Notes: notes, Findings: b.said.encode(),
+		Warnings: warnings, Notes: notes, Findings: b.said.encode(), Plan: b.planned,
 	}
 	showNames(response.GetResults(), b.shown)
 	return response, nil
@@ -67,6 +67,8 @@ type rollback struct {
 	// to is the revision that is gone back to; 0 where the request was applied before.
 	to    resource.Revision
 	shown map[resource.Key]string
+	// planned is what it would do, where that was asked for.
+	planned []byte
 }
 
 // choose reads which resources are meant.
@@ -119,7 +121,7 @@ func scopeOfRollback(req *meridianv1.RollbackRequest) proto.Message {
 
 // run decides and writes. A state that changes meanwhile is decided on again.
 func (b *rollback) run(ctx context.Context) (err error) {
-	d := &deciding{size: MaxBatchBytes, dryRun: b.req.GetDryRun(), force: b.req.GetForce()}
+	d := &deciding{size: MaxBatchBytes, dryRun: b.req.GetDryRun() || b.req.GetPlan(), force: b.req.GetForce(), plan: b.req.GetPlan()}
 	if d.attempt, err = authn.ScopedRequestID(ctx, b.req.GetRequestId(), scopeOfRollback(b.req)); err != nil {
 		return err
 	}
@@ -158,11 +160,15 @@ func (b *rollback) attempt(ctx context.Context, d *deciding) error {
 	}
 	if len(ops) == 0 {
 		b.result = store.Result{Revision: now.Revision()}
-		return nil
+		if d.plan {
+			b.planned, err = b.plan(ctx, store.Txn{Time: b.cfg.Now()})
+		}
+		return err
 	}
 	changed := now.Changed()
 	txn := store.Txn{RequestID: d.attempt, Time: b.cfg.Now(), Ops: ops, UnchangedSince: &changed}
 	b.result, err = b.commit(ctx, txn, nil, d, &b.said)
+	b.planned = d.planned
 	return err
 }
 
