@@ -81,11 +81,17 @@ func (g *global) bundle(b *testing.B, zone, through string) string {
 	return path
 }
 
-// startZone starts a zone and waits until it is ready.
+// startZone starts the zone east and waits until it is ready.
 func startZone(b *testing.B, bundle, dir string) *zone {
 	b.Helper()
+	return startZoneNamed(b, "east", bundle, dir)
+}
+
+// startZoneNamed is startZone with a name.
+func startZoneNamed(b *testing.B, name, bundle, dir string) *zone {
+	b.Helper()
 	z := &zone{process: start(b, "meridian-zone", dir,
-		"--name", "east", "--join-bundle", bundle, "--grpc-addr", anyPort, "--http-addr", anyPort)}
+		"--name", name, "--join-bundle", bundle, "--grpc-addr", anyPort, "--http-addr", anyPort)}
 	z.ready(b)
 	z.api = dial(b, dir)
 	return z

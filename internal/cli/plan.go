@@ -28,7 +28,7 @@ type planOptions struct {
 	zone   string
 	out    string
 	force  bool
-	strict bool
+	strict *bool
 }
 
 func newPlanCommand(a *app) *cobra.Command {
@@ -65,7 +65,7 @@ The exit code is 1 when something would change.`,
 	o.files = bindSources(cmd)
 	o.mesh = bindMesh(cmd)
 	bindPlan(cmd, &o)
-	cmd.AddCommand(newPlanDeleteCommand(a))
+	cmd.AddCommand(newPlanDeleteCommand(a), newPlanRollbackCommand(a))
 	return cmd
 }
 
@@ -93,12 +93,49 @@ exit code is 1 when something would change, or one of them does not exist.`,
 	return cmd
 }
 
+func newPlanRollbackCommand(a *app) *cobra.Command {
+	var o rollbackOptions
+	cmd := &cobra.Command{
+		Use:   "rollback --to R [KIND NAME...]",
+		Short: "Show what a rollback would do",
+		Long: `Show what 'meridian rollback' would do, as 'meridian plan' does of writing documents.
+The exit code is 1 when something would change.`,
+		Example: `  meridian plan rollback --to 2h
+  meridian plan rollback --to 1841 Timeout web-timeouts`,
+		ValidArgsFunction: completeKinds(nil),
+	}
+	bindRollback(cmd, &o)
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	strict := bindStrictPlan(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		request, err := o.request(args)
+		if err != nil {
+			return err
+		}
+		request.DryRun, request.Plan, request.RequestId = true, true, ""
+		response, err := call(cmd.Context(), a, (*client.Client).Rollback, request)
+		if err != nil {
+			return err
+		}
+		p, err := decodePlan(response.GetPlan(), response.GetWarnings())
+		if err != nil {
+			return err
+		}
+		return a.showPlan(o.output.Value, p, *strict)
+	}
+	return cmd
+}
+
+func bindStrictPlan(cmd *cobra.Command) *bool {
+	return cmd.Flags().Bool("strict", false, "exit with 6 when some zones are not in the plan")
+}
+
 func bindPlan(cmd *cobra.Command, o *planOptions) {
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.Flags().StringArrayVar(&o.state, "from-files", nil, "compare with the documents of this file or directory, without a server; repeatable")
 	cmd.Flags().StringVar(&o.zone, "zone", "", "with --from-files: zone of dataplanes that name none (default \""+defaultZone+"\")")
 	cmd.Flags().StringVar(&o.out, "out", "", "keep the plan in this file, for 'meridian apply FILE'")
-	cmd.Flags().BoolVar(&o.strict, "strict", false, "exit with 6 when some zones are not in the plan")
+	o.strict = bindStrictPlan(cmd)
 	bindForce(cmd, &o.force)
 }
 
@@ -137,11 +174,16 @@ func (a *app) plan(cmd *cobra.Command, o *planOptions, change *proposal) error {
 			return err
 		}
 	}
-	if err := a.printPlan(o.output.Value, p); err != nil {
+	return a.showPlan(o.output.Value, p, *o.strict)
+}
+
+// showPlan prints a plan. Its error is the exit code.
+func (a *app) showPlan(f print.Format, p *plan.Plan, strict bool) error {
+	if err := a.printPlan(f, p); err != nil {
 		return err
 	}
 	switch {
-	case o.strict && len(p.Incomplete) > 0:
+	case strict && len(p.Incomplete) > 0:
 		return exit.Failf(exit.Timeout, "the plan is not complete: %s", p.Incomplete[0])
 	case p.Nothing():
 		return nil
@@ -182,6 +224,11 @@ func planned(ctx context.Context, c *client.Client, change *proposal) (*plan.Pla
 		}
 		encoded, warnings = response.GetPlan(), response.GetWarnings()
 	}
+	return decodePlan(encoded, warnings)
+}
+
+// decodePlan reads the plan of a response, with what the change is warned of.
+func decodePlan(encoded []byte, warnings []string) (*plan.Plan, error) {
 	if len(encoded) == 0 {
 		return nil, exit.Failf(exit.Unavailable, "the control plane does not plan: it is of an older release")
 	}

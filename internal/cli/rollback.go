@@ -49,13 +49,18 @@ what has changed since.`,
 			return a.rollback(cmd.Context(), args, &o)
 		},
 	}
+	bindRollback(cmd, &o)
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "do everything but write")
+	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
+	return cmd
+}
+
+// bindRollback defines what says which state is gone back to, and what of it.
+func bindRollback(cmd *cobra.Command, o *rollbackOptions) {
 	cmd.Flags().Var(&o.to, "to", "the state to go back to: a revision, or how long ago (required)")
 	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "only these kinds")
 	o.mesh = bindMesh(cmd)
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "do everything but write")
 	bindForce(cmd, &o.force)
-	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
-	return cmd
 }
 
 // request is what the flags and arguments ask for.
