@@ -163,6 +163,9 @@ export MERIDIAN_TOKEN=$(meridian generate user-token --name backend-owner --vali
 		"meridian validate -f timeouts.yaml": "sed -i '/name: web-timeouts/,$ s/name: web}/name: wbe}/' timeouts.yaml",
 	}},
 	{path: "docs/policies/tests.md", before: "mkdir shop"},
+	{path: "docs/policies/analysis.md", before: "mkdir shop"},
+	{path: "docs/policies/migrate.md", before: "mkdir shop"},
+	{path: "docs/plan.md", before: "mkdir deployed new"},
 	{path: "docs/policies/defaults-and-overrides.md", first: map[string]string{
 		"meridian validate -f shop.yaml":                        `sed -i.whole 's/when: spec.limits\["per-user"\]/when: spec.limits.per-user/' shop.yaml`,
 		"meridian eval policy AuthPolicy baseline -f shop.yaml": "mv shop.yaml.whole shop.yaml",
@@ -193,9 +196,13 @@ var unrun = map[string]map[string]string{
 	},
 	"docs/dataplanes.md": {"meridian dataplanes": "needs a proxy that stays connected"},
 	"docs/proxies/README.md": {
-		"meridian proxy run -f web-1.yaml --token-file web.token \\": "runs beside an application until it is stopped; test/multizone runs it",
-		"meridian why backend-1 --from kuma.io/service=web \\":       "needs a call that was denied; tests of the command have one",
+		"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 730 -config ca.cnf -keyout ca.key -out ca.crt": "is for a zone that has no authority of its own",
+		"journalctl -u backend -g grpc_audit_log -o cat -n 1 | meridian why backend-1 --log -":                                     "needs a call that was denied; tests of the command have one",
+		"meridian proxy run -f web-1.yaml --token-file web.token \\":                                                               "runs beside an application until it is stopped; test/multizone runs it",
+		"meridian proxy shadow --service backend":                                                                                  "needs an Envoy with connections of callers; test/envoy has one",
+		"meridian why backend-1 --from kuma.io/service=web \\":                                                                     "needs a call that was denied; tests of the command have one",
 	},
+	"docs/history.md": {"meridian history Timeout web-timeouts": "shows what the commands are for; tests of the command have each"},
 	"docs/proxies/envoy.md": {
 		"meridian generate dataplane-token --name web-1 --tag kuma.io/service=web --valid-for 720h --out web.token":                       "is for the host of an application; a test of the command has the flags of the page",
 		"install -d /etc/meridian && install -m 0644 web-1.yaml ca.pem /etc/meridian/ && install -o web -m 0600 web.token /etc/meridian/": "as the one before",

@@ -224,6 +224,8 @@ func (s *session) check(p *page, at step, command string) {
 		printed, code = s.run(command)
 	}
 	failing := len(at.shown) > 0 && (strings.HasPrefix(at.shown[0], "Error:") || strings.HasPrefix(at.shown[0], "FAIL  ") || at.shown[0] == "no")
+	// A plan that changes something ends with 1, as diff does.
+	failing = failing || strings.HasPrefix(command, "meridian plan ") && len(at.shown) > 0
 	question := strings.Contains(command, " can-i ") && len(at.shown) == 0
 	if !question {
 		require.Equal(s.t, failing, code != 0, "%s:%d: %s\nexit code %d:\n%s", p.path, at.line, at.command, code, printed)
