@@ -348,7 +348,7 @@ func (b *Base) Counter(name, help string, value func() float64) {
 // registerMetrics adds what every server reports.
 func (b *Base) registerMetrics() {
 	server.RegisterDisk(b.Metrics, b.Node.Disk)
-	b.Metrics.MustRegister(b.Limits, b.Matching.Collector(), b.Turns.Collector(), b.GRPC.Collector())
+	b.Metrics.MustRegister(b.Limits, b.Matching.Collector(), b.Turns.Collector(), b.GRPC.Collector(), newFindings(b.Matching, time.Now))
 	if b.Webhook != nil {
 		b.Metrics.MustRegister(b.Webhook.Collector())
 	}
