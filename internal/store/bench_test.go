@@ -151,3 +151,43 @@ func BenchmarkCommand(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkApplyHistory is what keeping contents adds to a write, in time and, as
+// bytes/revision, in space.
+func BenchmarkApplyHistory(b *testing.B) {
+	for name, retention := range map[string]store.Retention{"off": {}, "on": store.DefaultRetention()} {
+		b.Run(name, func(b *testing.B) {
+			s, rev := filled(b)
+			s.Apply(rev, keeping(retention))
+			rev++
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Apply(rev, puts(sized(int(rev)%manyResources, int(rev))))
+				rev++
+			}
+			if batches, bytes := s.PastSize(); batches > 0 {
+				b.ReportMetric(float64(bytes)/float64(batches), "bytes/revision")
+			}
+		})
+	}
+}
+
+// BenchmarkGetPast reads a resource as it was 10,000 revisions ago; BenchmarkGet as it is.
+func BenchmarkGetPast(b *testing.B) {
+	s, rev := filled(b)
+	s.Apply(rev, keeping(store.DefaultRetention()))
+	at := rev
+	for i := range resource.Revision(10_000) {
+		s.Apply(rev+1+i, puts(sized(int(i), 1)))
+	}
+	key := sized(77, 0).Key()
+	for b.Loop() {
+		past, err := s.StateAt(at)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, ok := past.Get(key); !ok {
+			b.Fatal("missing")
+		}
+	}
+}
