@@ -187,7 +187,7 @@ meridian generate dataplane-token --name web-1 --valid-for 1h`},
 var unrun = map[string]map[string]string{
 	"README.md": {
 		"make demo": "the tour below is run; the tests are run by CI",
-		"meridian apply -f examples/traffic/no-web.yaml": "needs the applications of make demo",
+		"meridian plan -f examples/traffic/no-web.yaml": "needs the applications of make demo",
 	},
 	"docs/testing.md": {
 		"make torture DURATION=1h SEED=7 CLIENTS=32": "takes an hour; CI runs a short one",
