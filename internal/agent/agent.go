@@ -103,6 +103,9 @@ type agent struct {
 	// trials are what permissions that are only tried would decide otherwise.
 	trials *Trials
 
+	// live asks what the proxy runs; nil where there is none that could be asked.
+	live func(context.Context) *meridianv1.DataplaneLive
+
 	mu      sync.Mutex
 	streams int
 	idle    chan struct{} // closed when there are no streams; nil unless waited for
@@ -131,7 +134,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return &UsageError{err}
 		}
 		defer s.remove()
-		a.certificates, start = s.certificates, s.start
+		a.certificates, a.live, start = s.certificates, s.live, s.start
 	} else if a.certificates, err = openCertificates(cfg.Bootstrap); err != nil {
 		return &UsageError{fmt.Errorf("--grpc-bootstrap: %w", err)}
 	}
@@ -370,7 +373,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 		return err
 	}
 	up, changed := a.available.get()
-	hello := &meridianv1.DataplaneHello{Mesh: a.cfg.Mesh, Name: a.cfg.Name, Spec: a.cfg.Spec, RegistrationOnly: true}
+	hello := &meridianv1.DataplaneHello{Mesh: a.cfg.Mesh, Name: a.cfg.Name, Spec: a.cfg.Spec, RegistrationOnly: true, AnswersLive: a.live != nil}
 	draining := a.draining
 	select {
 	case <-draining:
@@ -471,7 +474,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 			}
 		}
 	}()
-	err = a.follow(received, failed, send, accepted)
+	err = a.follow(streaming, received, failed, send, accepted)
 	select {
 	case <-again:
 		return errAgain
@@ -481,7 +484,7 @@ func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, acce
 }
 
 // follow does what the zone's messages ask for until the stream has ended.
-func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-chan error, send func(*meridianv1.ConnectRequest), accepted func() error) error {
+func (a *agent) follow(ctx context.Context, received <-chan *meridianv1.ConnectResponse, failed <-chan error, send func(*meridianv1.ConnectRequest), accepted func() error) error {
 	c := a.certificates
 	registered, known := false, false
 	renewal, settled := time.NewTimer(time.Hour), time.NewTimer(time.Hour)
@@ -514,6 +517,12 @@ func (a *agent) follow(received <-chan *meridianv1.ConnectResponse, failed <-cha
 			settled.Reset(settle)
 			continue
 		case m = <-received:
+		}
+		if request := m.GetLiveRequest(); request != nil {
+			if a.live != nil { // otherwise the zone was not offered it
+				go a.answerLive(ctx, request.GetId(), send)
+			}
+			continue
 		}
 		was := registered && known
 		if identity := m.GetIdentity(); identity != nil {

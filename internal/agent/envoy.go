@@ -113,12 +113,7 @@ func newSupervisor(ctx context.Context, a *agent) (*supervisor, error) {
 		return nil, fmt.Errorf("--envoy: %w", err)
 	}
 	s := &supervisor{agent: a, dir: dir, program: program}
-	s.admin = &http.Client{Timeout: answering, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.path("admin"))
-		},
-	}}
+	s.admin = s.adminClient()
 	content, err := s.configuration()
 	if err == nil {
 		err = atomicfile.Write(s.path("envoy.json"), content, 0o600)
@@ -149,6 +144,16 @@ func (s *supervisor) serveMetrics() error {
 		_ = s.metrics.Serve(listener) // it ends by Close
 	}()
 	return nil
+}
+
+// adminClient is a client of Envoy's administration interface.
+func (s *supervisor) adminClient() *http.Client {
+	return &http.Client{Timeout: answering, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.path("admin"))
+		},
+	}}
 }
 
 // remove removes its directory.
@@ -334,6 +339,11 @@ func (s *supervisor) ask(ctx context.Context, method, path string) ([]byte, erro
 }
 
 func ask(ctx context.Context, admin *http.Client, method, path string) ([]byte, error) {
+	return askFor(ctx, admin, method, path, maxStats)
+}
+
+// askFor is ask for an answer of which so many bytes are read.
+func askFor(ctx context.Context, admin *http.Client, method, path string, limit int64) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, http.NoBody)
 	if err != nil {
 		return nil, err
@@ -343,7 +353,7 @@ func ask(ctx context.Context, admin *http.Client, method, path string) ([]byte, 
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxStats))
+	body, err := io.ReadAll(io.LimitReader(response.Body, limit))
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", path, response.Status)
 	}

@@ -182,6 +182,7 @@ func (qs *questions) gateway() *cobra.Command {
 
 func (qs *questions) proxy() *cobra.Command {
 	var kind, dialect string
+	var live bool
 	cmd := &cobra.Command{
 		Use:   "proxy DATAPLANE",
 		Short: "Show a proxy's xDS resources, and their origin",
@@ -191,6 +192,14 @@ policies behind each value (-o wide), and what of the policies has no effect on 
 	}
 	cmd.Flags().StringVar(&kind, "type", "", "only resources of one type: "+strings.Join(wire.Types(), ", "))
 	cmd.Flags().StringVar(&dialect, "dialect", string(xds.GRPC), "kind of proxy: "+strings.Join(wire.Dialects(), " or "))
+	if qs.group == "inspect" { // files have no proxies
+		cmd.Long += `
+
+With --live, the Envoy of the dataplane is asked through its agent what it runs:
+LIVE is "same", "other" with the version that it runs, "warming" or "missing". Of
+endpoints, the addresses are compared. gRPC clients cannot be asked.`
+		cmd.Flags().BoolVar(&live, "live", false, "compare with what the Envoy itself says that it runs; implies --dialect envoy")
+	}
 	return qs.command(cmd, "proxy web-1", func(args []string) (question.Question, error) {
 		kind = strings.ToUpper(kind)
 		if kind != "" && !slices.Contains(wire.Types(), kind) {
@@ -200,7 +209,13 @@ policies behind each value (-o wide), and what of the policies has no effect on 
 			return nil, exit.Usagef("--dialect %q: use one of %s", dialect, strings.Join(wire.Dialects(), ", "))
 		}
 		name := resource.ReadName(args[0])
-		return question.Proxy{Name: name, Type: kind, Dialect: xds.Dialect(dialect)}, checkName("dataplane", name)
+		switch {
+		case live && !cmd.Flags().Changed("dialect"):
+			dialect = string(xds.Envoy)
+		case live && dialect != string(xds.Envoy):
+			return nil, exit.Usagef("--live is for an Envoy, which its agent can ask: `meridian proxy status` says what a gRPC client has accepted")
+		}
+		return question.Proxy{Name: name, Type: kind, Dialect: xds.Dialect(dialect), Live: live}, checkName("dataplane", name)
 	})
 }
 

@@ -25,6 +25,8 @@ type Proxies struct {
 type Proxy struct {
 	Name, Type string
 	Dialect    xds.Dialect
+	// Live: with what the proxy itself says that it runs.
+	Live bool
 }
 
 func (q Proxies) encode(r *meridianv1.InspectRequest) {
@@ -45,12 +47,15 @@ func (Proxies) Render(w io.Writer, document []byte, form answer.Form) error {
 }
 
 func (q Proxy) encode(r *meridianv1.InspectRequest) {
-	r.Question = &meridianv1.InspectRequest_Proxy{Proxy: &meridianv1.ProxyQuestion{Name: q.Name, Type: q.Type, Dialect: string(q.Dialect)}}
+	r.Question = &meridianv1.InspectRequest_Proxy{Proxy: &meridianv1.ProxyQuestion{Name: q.Name, Type: q.Type, Dialect: string(q.Dialect), Live: q.Live}}
 }
 
 // Ask implements Question.
 func (q Proxy) Ask(m *policy.Matcher, at At) (any, error) {
-	return wire.Ask(m, at.Mesh, q.Name, q.Type, q.Dialect, at.Zone, at.AsOf)
+	if q.Live && at.Running == nil {
+		return nil, fmt.Errorf("%w: only zones have proxies that can be asked", answer.ErrInvalid)
+	}
+	return wire.AskLive(m, at.Mesh, q.Name, q.Type, q.Dialect, at.Zone, at.AsOf, at.Running)
 }
 
 // Render implements Question.

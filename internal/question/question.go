@@ -19,6 +19,7 @@ import (
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
+	"meridian/internal/xds/wire"
 )
 
 // Question is one question. Values are immutable.
@@ -65,6 +66,9 @@ type At struct {
 	// EnforcedOf says of the policies of a kind that attach to dataplanes what proxies do
 	// with them; nil where there are no proxies to know of.
 	EnforcedOf []answer.ConditionsItem
+	// Running is what the proxy that is asked about says that it runs; nil where it was not
+	// asked.
+	Running *wire.Running
 	// Dataplanes lists the dataplanes of a mesh, or of all; nil where the question
 	// is not taken.
 	Dataplanes func(*policy.Matcher, resource.MeshName) (any, error)
@@ -135,7 +139,7 @@ func Parse(request *meridianv1.InspectRequest) (Question, error) {
 	case *meridianv1.InspectRequest_Trials:
 		return Trials{q.Trials.GetName(), q.Trials.GetService()}, nil
 	case *meridianv1.InspectRequest_Proxy:
-		return Proxy{q.Proxy.GetName(), q.Proxy.GetType(), xds.Dialect(q.Proxy.GetDialect())}, nil
+		return Proxy{q.Proxy.GetName(), q.Proxy.GetType(), xds.Dialect(q.Proxy.GetDialect()), q.Proxy.GetLive()}, nil
 	default:
 		return nil, fmt.Errorf("%w: this release does not know it", answer.ErrInvalid)
 	}

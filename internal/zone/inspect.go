@@ -78,6 +78,10 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	if req.GetAt() != nil {
 		return s.inspectThen(ctx, who, req, asked)
 	}
+	running, err := s.running(ctx, resource.MeshName(req.GetMesh()), asked)
+	if err != nil {
+		return nil, err
+	}
 	var answered question.Answered
 	err = s.turns.Question(ctx, who, func() (err error) {
 		var enforced []policy.Condition
@@ -101,7 +105,8 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 		}
 		answered, err = question.Answer(asked, s.matching, question.At{
 			Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone, Enforced: enforced, Unenforced: unenforced, EnforcedOf: enforcedOf,
-			Held: s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList, Trials: s.trialList,
+			Running: running,
+			Held:    s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList, Trials: s.trialList,
 		})
 		return err
 	})

@@ -33,6 +33,7 @@ type ConnectRequest struct {
 	//	*ConnectRequest_CertificateRequest
 	//	*ConnectRequest_IdentityAck
 	//	*ConnectRequest_Plaintext
+	//	*ConnectRequest_Live
 	//	*ConnectRequest_Trial
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
@@ -139,6 +140,15 @@ func (x *ConnectRequest) GetPlaintext() *DataplanePlaintext {
 	return nil
 }
 
+func (x *ConnectRequest) GetLive() *DataplaneLive {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_Live); ok {
+			return x.Live
+		}
+	}
+	return nil
+}
+
 func (x *ConnectRequest) GetTrial() *DataplaneTrial {
 	if x != nil {
 		if x, ok := x.Message.(*ConnectRequest_Trial); ok {
@@ -184,6 +194,11 @@ type ConnectRequest_Plaintext struct {
 	Plaintext *DataplanePlaintext `protobuf:"bytes,7,opt,name=plaintext,proto3,oneof"`
 }
 
+type ConnectRequest_Live struct {
+	// Answers a DataplaneLiveRequest.
+	Live *DataplaneLive `protobuf:"bytes,8,opt,name=live,proto3,oneof"`
+}
+
 type ConnectRequest_Trial struct {
 	// Only to a zone that takes it, at most ten in ten seconds.
 	Trial *DataplaneTrial `protobuf:"bytes,9,opt,name=trial,proto3,oneof"`
@@ -203,6 +218,8 @@ func (*ConnectRequest_IdentityAck) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Plaintext) isConnectRequest_Message() {}
 
+func (*ConnectRequest_Live) isConnectRequest_Message() {}
+
 func (*ConnectRequest_Trial) isConnectRequest_Message() {}
 
 type DataplaneHello struct {
@@ -216,7 +233,10 @@ type DataplaneHello struct {
 	// Here it is sent one that is full and empty, once it is registered.
 	RegistrationOnly bool `protobuf:"varint,4,opt,name=registration_only,json=registrationOnly,proto3" json:"registration_only,omitempty"`
 	// As if a DataplaneDrain followed at once.
-	Draining      bool `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,5,opt,name=draining,proto3" json:"draining,omitempty"`
+	// The proxy answers each DataplaneLiveRequest with a DataplaneLive. Without it, none
+	// is sent.
+	AnswersLive   bool `protobuf:"varint,6,opt,name=answers_live,json=answersLive,proto3" json:"answers_live,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -282,6 +302,13 @@ func (x *DataplaneHello) GetRegistrationOnly() bool {
 func (x *DataplaneHello) GetDraining() bool {
 	if x != nil {
 		return x.Draining
+	}
+	return false
+}
+
+func (x *DataplaneHello) GetAnswersLive() bool {
+	if x != nil {
+		return x.AnswersLive
 	}
 	return false
 }
@@ -607,6 +634,235 @@ func (x *DataplaneIdentity) GetPlaintext() bool {
 	return false
 }
 
+// DataplaneLiveRequest asks for what the proxy itself says that it runs. The next one is
+// sent after the answer to the last.
+type DataplaneLiveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counts the requests of the stream, from 1.
+	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneLiveRequest) Reset() {
+	*x = DataplaneLiveRequest{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneLiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneLiveRequest) ProtoMessage() {}
+
+func (x *DataplaneLiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneLiveRequest.ProtoReflect.Descriptor instead.
+func (*DataplaneLiveRequest) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DataplaneLiveRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+// DataplaneLive is what an Envoy says of the xDS resources that it has, or a part of it.
+type DataplaneLive struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The request's.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Why the Envoy could not be asked; empty if it could.
+	Error string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	// At most 512 KiB of them in all parts.
+	Resources []*LiveResource `protobuf:"bytes,3,rep,name=resources,proto3" json:"resources,omitempty"`
+	// In the last part: how many more there are.
+	Left uint32 `protobuf:"varint,4,opt,name=left,proto3" json:"left,omitempty"`
+	// Another part follows.
+	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataplaneLive) Reset() {
+	*x = DataplaneLive{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataplaneLive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataplaneLive) ProtoMessage() {}
+
+func (x *DataplaneLive) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataplaneLive.ProtoReflect.Descriptor instead.
+func (*DataplaneLive) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DataplaneLive) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *DataplaneLive) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *DataplaneLive) GetResources() []*LiveResource {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *DataplaneLive) GetLeft() uint32 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *DataplaneLive) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// LiveResource is one resource that an Envoy has, or could not use.
+type LiveResource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CDS, EDS, LDS or RDS.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The version that is in use; empty for none, and of endpoints, of which Envoy does not
+	// tell it.
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// The version that is to follow once what it needs is there.
+	Warming string `protobuf:"bytes,4,opt,name=warming,proto3" json:"warming,omitempty"`
+	// Why the last version could not be used; empty if it could.
+	Failed string `protobuf:"bytes,5,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Of endpoints, in order: ADDRESS:PORT, the first 100.
+	Endpoints []string `protobuf:"bytes,6,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// How many there are.
+	EndpointCount uint32 `protobuf:"varint,7,opt,name=endpoint_count,json=endpointCount,proto3" json:"endpoint_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LiveResource) Reset() {
+	*x = LiveResource{}
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LiveResource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LiveResource) ProtoMessage() {}
+
+func (x *LiveResource) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LiveResource.ProtoReflect.Descriptor instead.
+func (*LiveResource) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *LiveResource) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *LiveResource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LiveResource) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *LiveResource) GetWarming() string {
+	if x != nil {
+		return x.Warming
+	}
+	return ""
+}
+
+func (x *LiveResource) GetFailed() string {
+	if x != nil {
+		return x.Failed
+	}
+	return ""
+}
+
+func (x *LiveResource) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *LiveResource) GetEndpointCount() uint32 {
+	if x != nil {
+		return x.EndpointCount
+	}
+	return 0
+}
+
 // DataplaneAck answers one configuration.
 type DataplaneAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -621,7 +877,7 @@ type DataplaneAck struct {
 
 func (x *DataplaneAck) Reset() {
 	*x = DataplaneAck{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +889,7 @@ func (x *DataplaneAck) String() string {
 func (*DataplaneAck) ProtoMessage() {}
 
 func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[8]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +902,7 @@ func (x *DataplaneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneAck.ProtoReflect.Descriptor instead.
 func (*DataplaneAck) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{8}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DataplaneAck) GetSequence() uint64 {
@@ -677,6 +933,8 @@ type ConnectResponse struct {
 	Removed []*EffectiveTarget `protobuf:"bytes,5,rep,name=removed,proto3" json:"removed,omitempty"`
 	// Where it is set, the message is this and nothing else: no configuration.
 	Identity *DataplaneIdentity `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The same holds for this.
+	LiveRequest *DataplaneLiveRequest `protobuf:"bytes,7,opt,name=live_request,json=liveRequest,proto3" json:"live_request,omitempty"`
 	// In the first configuration: the zone takes DataplaneTrial.
 	TakesTrials   bool `protobuf:"varint,9,opt,name=takes_trials,json=takesTrials,proto3" json:"takes_trials,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -685,7 +943,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +955,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[9]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +968,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{9}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConnectResponse) GetSequence() uint64 {
@@ -755,6 +1013,13 @@ func (x *ConnectResponse) GetIdentity() *DataplaneIdentity {
 	return nil
 }
 
+func (x *ConnectResponse) GetLiveRequest() *DataplaneLiveRequest {
+	if x != nil {
+		return x.LiveRequest
+	}
+	return nil
+}
+
 func (x *ConnectResponse) GetTakesTrials() bool {
 	if x != nil {
 		return x.TakesTrials
@@ -774,7 +1039,7 @@ type DataplaneTrial struct {
 
 func (x *DataplaneTrial) Reset() {
 	*x = DataplaneTrial{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +1051,7 @@ func (x *DataplaneTrial) String() string {
 func (*DataplaneTrial) ProtoMessage() {}
 
 func (x *DataplaneTrial) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[10]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +1064,7 @@ func (x *DataplaneTrial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneTrial.ProtoReflect.Descriptor instead.
 func (*DataplaneTrial) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{10}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DataplaneTrial) GetCounts() []*DataplaneTrialCount {
@@ -834,7 +1099,7 @@ type DataplaneTrialCount struct {
 
 func (x *DataplaneTrialCount) Reset() {
 	*x = DataplaneTrialCount{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1111,7 @@ func (x *DataplaneTrialCount) String() string {
 func (*DataplaneTrialCount) ProtoMessage() {}
 
 func (x *DataplaneTrialCount) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[11]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1124,7 @@ func (x *DataplaneTrialCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneTrialCount.ProtoReflect.Descriptor instead.
 func (*DataplaneTrialCount) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{11}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DataplaneTrialCount) GetPort() uint32 {
@@ -943,7 +1208,7 @@ type EffectiveTarget struct {
 
 func (x *EffectiveTarget) Reset() {
 	*x = EffectiveTarget{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1220,7 @@ func (x *EffectiveTarget) String() string {
 func (*EffectiveTarget) ProtoMessage() {}
 
 func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[12]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1233,7 @@ func (x *EffectiveTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTarget.ProtoReflect.Descriptor instead.
 func (*EffectiveTarget) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{12}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EffectiveTarget) GetType() string {
@@ -1031,7 +1296,7 @@ type EffectiveEntry struct {
 
 func (x *EffectiveEntry) Reset() {
 	*x = EffectiveEntry{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[13]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1308,7 @@ func (x *EffectiveEntry) String() string {
 func (*EffectiveEntry) ProtoMessage() {}
 
 func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[13]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1321,7 @@ func (x *EffectiveEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveEntry.ProtoReflect.Descriptor instead.
 func (*EffectiveEntry) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{13}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EffectiveEntry) GetTarget() *EffectiveTarget {
@@ -1110,7 +1375,7 @@ type EffectiveCallerRule struct {
 
 func (x *EffectiveCallerRule) Reset() {
 	*x = EffectiveCallerRule{}
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[14]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1387,7 @@ func (x *EffectiveCallerRule) String() string {
 func (*EffectiveCallerRule) ProtoMessage() {}
 
 func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_dataplane_proto_msgTypes[14]
+	mi := &file_meridian_v1_dataplane_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1400,7 @@ func (x *EffectiveCallerRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveCallerRule.ProtoReflect.Descriptor instead.
 func (*EffectiveCallerRule) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{14}
+	return file_meridian_v1_dataplane_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EffectiveCallerRule) GetMatch() map[string]string {
@@ -1170,7 +1435,7 @@ var File_meridian_v1_dataplane_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\x1a\x1egoogle/protobuf/duration.proto\"\x84\x04\n" +
+	"\x1bmeridian/v1/dataplane.proto\x12\vmeridian.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb6\x04\n" +
 	"\x0eConnectRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1b.meridian.v1.DataplaneHelloH\x00R\x05hello\x12-\n" +
 	"\x03ack\x18\x02 \x01(\v2\x19.meridian.v1.DataplaneAckH\x00R\x03ack\x123\n" +
@@ -1178,15 +1443,17 @@ const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\x05drain\x18\x04 \x01(\v2\x1b.meridian.v1.DataplaneDrainH\x00R\x05drain\x12[\n" +
 	"\x13certificate_request\x18\x05 \x01(\v2(.meridian.v1.DataplaneCertificateRequestH\x00R\x12certificateRequest\x12F\n" +
 	"\fidentity_ack\x18\x06 \x01(\v2!.meridian.v1.DataplaneIdentityAckH\x00R\videntityAck\x12?\n" +
-	"\tplaintext\x18\a \x01(\v2\x1f.meridian.v1.DataplanePlaintextH\x00R\tplaintext\x123\n" +
+	"\tplaintext\x18\a \x01(\v2\x1f.meridian.v1.DataplanePlaintextH\x00R\tplaintext\x120\n" +
+	"\x04live\x18\b \x01(\v2\x1a.meridian.v1.DataplaneLiveH\x00R\x04live\x123\n" +
 	"\x05trial\x18\t \x01(\v2\x1b.meridian.v1.DataplaneTrialH\x00R\x05trialB\t\n" +
-	"\amessage\"\x95\x01\n" +
+	"\amessage\"\xb8\x01\n" +
 	"\x0eDataplaneHello\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04spec\x18\x03 \x01(\fR\x04spec\x12+\n" +
 	"\x11registration_only\x18\x04 \x01(\bR\x10registrationOnly\x12\x1a\n" +
-	"\bdraining\x18\x05 \x01(\bR\bdraining\"\x10\n" +
+	"\bdraining\x18\x05 \x01(\bR\bdraining\x12!\n" +
+	"\fanswers_live\x18\x06 \x01(\bR\vanswersLive\"\x10\n" +
 	"\x0eDataplaneLeave\"\x10\n" +
 	"\x0eDataplaneDrain\"/\n" +
 	"\x1bDataplaneCertificateRequest\x12\x10\n" +
@@ -1202,17 +1469,34 @@ const file_meridian_v1_dataplane_proto_rawDesc = "" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x14\n" +
 	"\x05roots\x18\x03 \x01(\fR\x05roots\x12\x18\n" +
 	"\arefused\x18\x04 \x01(\tR\arefused\x12\x1c\n" +
-	"\tplaintext\x18\x05 \x01(\bR\tplaintext\"@\n" +
+	"\tplaintext\x18\x05 \x01(\bR\tplaintext\"&\n" +
+	"\x14DataplaneLiveRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"\x96\x01\n" +
+	"\rDataplaneLive\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x127\n" +
+	"\tresources\x18\x03 \x03(\v2\x19.meridian.v1.LiveResourceR\tresources\x12\x12\n" +
+	"\x04left\x18\x04 \x01(\rR\x04left\x12\x12\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\"\xc7\x01\n" +
+	"\fLiveResource\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x18\n" +
+	"\awarming\x18\x04 \x01(\tR\awarming\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\tR\x06failed\x12\x1c\n" +
+	"\tendpoints\x18\x06 \x03(\tR\tendpoints\x12%\n" +
+	"\x0eendpoint_count\x18\a \x01(\rR\rendpointCount\"@\n" +
 	"\fDataplaneAck\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\xa3\x02\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\xe9\x02\n" +
 	"\x0fConnectResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04full\x18\x03 \x01(\bR\x04full\x12-\n" +
 	"\x03set\x18\x04 \x03(\v2\x1b.meridian.v1.EffectiveEntryR\x03set\x126\n" +
 	"\aremoved\x18\x05 \x03(\v2\x1c.meridian.v1.EffectiveTargetR\aremoved\x12:\n" +
-	"\bidentity\x18\x06 \x01(\v2\x1e.meridian.v1.DataplaneIdentityR\bidentity\x12!\n" +
+	"\bidentity\x18\x06 \x01(\v2\x1e.meridian.v1.DataplaneIdentityR\bidentity\x12D\n" +
+	"\flive_request\x18\a \x01(\v2!.meridian.v1.DataplaneLiveRequestR\vliveRequest\x12!\n" +
 	"\ftakes_trials\x18\t \x01(\bR\vtakesTrials\"J\n" +
 	"\x0eDataplaneTrial\x128\n" +
 	"\x06counts\x18\x01 \x03(\v2 .meridian.v1.DataplaneTrialCountR\x06counts\"\xd7\x01\n" +
@@ -1268,7 +1552,7 @@ func file_meridian_v1_dataplane_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_dataplane_proto_rawDescData
 }
 
-var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_meridian_v1_dataplane_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*ConnectRequest)(nil),              // 0: meridian.v1.ConnectRequest
 	(*DataplaneHello)(nil),              // 1: meridian.v1.DataplaneHello
@@ -1278,42 +1562,48 @@ var file_meridian_v1_dataplane_proto_goTypes = []any{
 	(*DataplaneIdentityAck)(nil),        // 5: meridian.v1.DataplaneIdentityAck
 	(*DataplanePlaintext)(nil),          // 6: meridian.v1.DataplanePlaintext
 	(*DataplaneIdentity)(nil),           // 7: meridian.v1.DataplaneIdentity
-	(*DataplaneAck)(nil),                // 8: meridian.v1.DataplaneAck
-	(*ConnectResponse)(nil),             // 9: meridian.v1.ConnectResponse
-	(*DataplaneTrial)(nil),              // 10: meridian.v1.DataplaneTrial
-	(*DataplaneTrialCount)(nil),         // 11: meridian.v1.DataplaneTrialCount
-	(*EffectiveTarget)(nil),             // 12: meridian.v1.EffectiveTarget
-	(*EffectiveEntry)(nil),              // 13: meridian.v1.EffectiveEntry
-	(*EffectiveCallerRule)(nil),         // 14: meridian.v1.EffectiveCallerRule
-	nil,                                 // 15: meridian.v1.EffectiveTarget.TagsEntry
-	nil,                                 // 16: meridian.v1.EffectiveCallerRule.MatchEntry
-	(*durationpb.Duration)(nil),         // 17: google.protobuf.Duration
+	(*DataplaneLiveRequest)(nil),        // 8: meridian.v1.DataplaneLiveRequest
+	(*DataplaneLive)(nil),               // 9: meridian.v1.DataplaneLive
+	(*LiveResource)(nil),                // 10: meridian.v1.LiveResource
+	(*DataplaneAck)(nil),                // 11: meridian.v1.DataplaneAck
+	(*ConnectResponse)(nil),             // 12: meridian.v1.ConnectResponse
+	(*DataplaneTrial)(nil),              // 13: meridian.v1.DataplaneTrial
+	(*DataplaneTrialCount)(nil),         // 14: meridian.v1.DataplaneTrialCount
+	(*EffectiveTarget)(nil),             // 15: meridian.v1.EffectiveTarget
+	(*EffectiveEntry)(nil),              // 16: meridian.v1.EffectiveEntry
+	(*EffectiveCallerRule)(nil),         // 17: meridian.v1.EffectiveCallerRule
+	nil,                                 // 18: meridian.v1.EffectiveTarget.TagsEntry
+	nil,                                 // 19: meridian.v1.EffectiveCallerRule.MatchEntry
+	(*durationpb.Duration)(nil),         // 20: google.protobuf.Duration
 }
 var file_meridian_v1_dataplane_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.ConnectRequest.hello:type_name -> meridian.v1.DataplaneHello
-	8,  // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
+	11, // 1: meridian.v1.ConnectRequest.ack:type_name -> meridian.v1.DataplaneAck
 	2,  // 2: meridian.v1.ConnectRequest.leave:type_name -> meridian.v1.DataplaneLeave
 	3,  // 3: meridian.v1.ConnectRequest.drain:type_name -> meridian.v1.DataplaneDrain
 	4,  // 4: meridian.v1.ConnectRequest.certificate_request:type_name -> meridian.v1.DataplaneCertificateRequest
 	5,  // 5: meridian.v1.ConnectRequest.identity_ack:type_name -> meridian.v1.DataplaneIdentityAck
 	6,  // 6: meridian.v1.ConnectRequest.plaintext:type_name -> meridian.v1.DataplanePlaintext
-	10, // 7: meridian.v1.ConnectRequest.trial:type_name -> meridian.v1.DataplaneTrial
-	17, // 8: meridian.v1.DataplanePlaintext.quiet:type_name -> google.protobuf.Duration
-	13, // 9: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
-	12, // 10: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
-	7,  // 11: meridian.v1.ConnectResponse.identity:type_name -> meridian.v1.DataplaneIdentity
-	11, // 12: meridian.v1.DataplaneTrial.counts:type_name -> meridian.v1.DataplaneTrialCount
-	15, // 13: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
-	12, // 14: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
-	14, // 15: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
-	16, // 16: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
-	0,  // 17: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
-	9,  // 18: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	9,  // 7: meridian.v1.ConnectRequest.live:type_name -> meridian.v1.DataplaneLive
+	13, // 8: meridian.v1.ConnectRequest.trial:type_name -> meridian.v1.DataplaneTrial
+	20, // 9: meridian.v1.DataplanePlaintext.quiet:type_name -> google.protobuf.Duration
+	10, // 10: meridian.v1.DataplaneLive.resources:type_name -> meridian.v1.LiveResource
+	16, // 11: meridian.v1.ConnectResponse.set:type_name -> meridian.v1.EffectiveEntry
+	15, // 12: meridian.v1.ConnectResponse.removed:type_name -> meridian.v1.EffectiveTarget
+	7,  // 13: meridian.v1.ConnectResponse.identity:type_name -> meridian.v1.DataplaneIdentity
+	8,  // 14: meridian.v1.ConnectResponse.live_request:type_name -> meridian.v1.DataplaneLiveRequest
+	14, // 15: meridian.v1.DataplaneTrial.counts:type_name -> meridian.v1.DataplaneTrialCount
+	18, // 16: meridian.v1.EffectiveTarget.tags:type_name -> meridian.v1.EffectiveTarget.TagsEntry
+	15, // 17: meridian.v1.EffectiveEntry.target:type_name -> meridian.v1.EffectiveTarget
+	17, // 18: meridian.v1.EffectiveEntry.rules:type_name -> meridian.v1.EffectiveCallerRule
+	19, // 19: meridian.v1.EffectiveCallerRule.match:type_name -> meridian.v1.EffectiveCallerRule.MatchEntry
+	0,  // 20: meridian.v1.DataplaneService.Connect:input_type -> meridian.v1.ConnectRequest
+	12, // 21: meridian.v1.DataplaneService.Connect:output_type -> meridian.v1.ConnectResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_dataplane_proto_init() }
@@ -1329,6 +1619,7 @@ func file_meridian_v1_dataplane_proto_init() {
 		(*ConnectRequest_CertificateRequest)(nil),
 		(*ConnectRequest_IdentityAck)(nil),
 		(*ConnectRequest_Plaintext)(nil),
+		(*ConnectRequest_Live)(nil),
 		(*ConnectRequest_Trial)(nil),
 	}
 	type x struct{}
@@ -1337,7 +1628,7 @@ func file_meridian_v1_dataplane_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_dataplane_proto_rawDesc), len(file_meridian_v1_dataplane_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

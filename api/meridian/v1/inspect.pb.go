@@ -1038,7 +1038,10 @@ type ProxyQuestion struct {
 	// CDS, EDS, LDS or RDS. Empty: every type.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// The kind of proxy: grpc or envoy. Empty: grpc.
-	Dialect       string `protobuf:"bytes,3,opt,name=dialect,proto3" json:"dialect,omitempty"`
+	Dialect string `protobuf:"bytes,3,opt,name=dialect,proto3" json:"dialect,omitempty"`
+	// Compare them with what the proxy itself says that it runs, which only those behind an
+	// Envoy can be asked.
+	Live          bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1092,6 +1095,13 @@ func (x *ProxyQuestion) GetDialect() string {
 		return x.Dialect
 	}
 	return ""
+}
+
+func (x *ProxyQuestion) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
 }
 
 // What would permissions that are only tried have decided otherwise, as Envoys counted it?
@@ -1618,11 +1628,12 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x12DataplanesQuestion\"=\n" +
 	"\x0fProxiesQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06behind\x18\x02 \x01(\x04R\x06behind\"Q\n" +
+	"\x06behind\x18\x02 \x01(\x04R\x06behind\"e\n" +
 	"\rProxyQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x18\n" +
-	"\adialect\x18\x03 \x01(\tR\adialect\">\n" +
+	"\adialect\x18\x03 \x01(\tR\adialect\x12\x12\n" +
+	"\x04live\x18\x04 \x01(\bR\x04live\">\n" +
 	"\x0eTrialsQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\"\x12\n" +

@@ -121,7 +121,7 @@ func (d *Service) register(s *session) error {
 		return nil // the session has ended
 	}
 	defer done()
-	s.registrationOnly = hello.GetRegistrationOnly()
+	s.registrationOnly, s.answersLive = hello.GetRegistrationOnly(), hello.GetAnswersLive()
 	if err := d.establish(s, hello); err != nil {
 		return err
 	}

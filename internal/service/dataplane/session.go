@@ -29,6 +29,9 @@ type session struct {
 	// proxy's place.
 	registrationOnly bool
 
+	// answersLive: its proxy can be asked what it runs. Set like registrationOnly.
+	answersLive bool
+
 	// What follows is guarded by service.mu.
 
 	// registered is true once the dataplane is stored.
@@ -54,6 +57,7 @@ type session struct {
 	unacked            *delivery
 
 	identity identity
+	live     liveRequest
 	tried    toldTrials
 }
 
@@ -155,6 +159,8 @@ func (s *session) receiveAcks() error {
 			err = s.takeTrial(m.GetTrial())
 		case m.GetIdentityAck() != nil:
 			err = s.acknowledgeIdentity(m.GetIdentityAck().GetVersion())
+		case m.GetLive() != nil:
+			err = s.takeLive(m.GetLive())
 		case m.GetPlaintext() != nil:
 			s.takePlaintext(m.GetPlaintext())
 		default:

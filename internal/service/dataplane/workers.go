@@ -29,7 +29,7 @@ func (s *session) markChangedLocked() {
 // not, and what comes after is the state of then.
 func (s *session) scheduleLocked() {
 	configuration := s.changed && s.unacked == nil
-	if !configuration && !s.identity.stale || s.scheduled || s.ended {
+	if !configuration && !s.identity.stale && !s.live.due || s.scheduled || s.ended {
 		return
 	}
 	s.scheduled = true
@@ -97,6 +97,11 @@ func (d *Service) deliver(s *session) {
 		d.mu.Unlock()
 		// It may take a write, and the proxy may have stopped reading: not a worker's.
 		go func() { s.delivered(s.sendIdentity()) }()
+		return
+	}
+	if s.live.due {
+		d.mu.Unlock()
+		go func() { s.delivered(s.sendLiveRequest()) }()
 		return
 	}
 	s.changed = false

@@ -47,6 +47,9 @@ type Answer struct {
 	// Gaps are the fields of policies that have no or not quite the effect that they
 	// describe.
 	Gaps []Gap `json:"gaps"`
+	// Extra are resources that the proxy says that it has and is not sent; absent unless
+	// it was asked.
+	Extra []Extra `json:"extra,omitempty"`
 }
 
 // Resource is one resource as it is sent.
@@ -58,6 +61,8 @@ type Resource struct {
 	// Resource is the message as JSON.
 	Resource json.RawMessage `json:"resource"`
 	Origins  []Origin        `json:"origins"`
+	// Live is what the proxy says that it runs in its place; absent unless it was asked.
+	Live *Live `json:"live,omitempty"`
 }
 
 // Origin says where a value of a resource comes from.
@@ -104,6 +109,11 @@ func Dialects() []string {
 // Ask answers for a dataplane. kind leaves only the resources of one type, "" none out.
 // dialect is the kind of proxy, "" for gRPC. Errors: answer.ErrNotFound, answer.ErrInvalid.
 func Ask(m *policy.Matcher, mesh resource.MeshName, name, kind string, dialect xds.Dialect, zone resource.ZoneName, asOf resource.Revision) (*Answer, error) {
+	return AskLive(m, mesh, name, kind, dialect, zone, asOf, nil)
+}
+
+// AskLive is Ask with what the proxy itself says that it runs; nil where it was not asked.
+func AskLive(m *policy.Matcher, mesh resource.MeshName, name, kind string, dialect xds.Dialect, zone resource.ZoneName, asOf resource.Revision, running *Running) (*Answer, error) {
 	if kind != "" && !slices.Contains(Types(), kind) {
 		return nil, fmt.Errorf("%w: there is no type %q of resources: use one of %s", answer.ErrInvalid, kind, strings.Join(Types(), ", "))
 	}
@@ -139,6 +149,11 @@ func Ask(m *policy.Matcher, mesh resource.MeshName, name, kind string, dialect x
 			return nil, err
 		}
 		a.Resources = append(a.Resources, shown)
+	}
+	if running != nil {
+		if err := a.compare(set, kind, running); err != nil {
+			return nil, err
+		}
 	}
 	a.Gaps, err = gaps(m, w, key, dialect)
 	for _, o := range set.Omitted {
@@ -417,6 +432,7 @@ func (a *Answer) Restrict(may answer.May) {
 			})
 		})
 	}
+	a.Extra = nil // by their names alone it is not known of what they are made
 	a.Gaps = slices.DeleteFunc(a.Gaps, func(g Gap) bool { return !read(g.Kind, g.Name) })
 }
 
@@ -436,10 +452,22 @@ func Render(out io.Writer, a *Answer, form answer.Form) error {
 		b.WriteString("What rests on resources that you may not read is left out.\n")
 	}
 	if len(a.Resources) > 0 {
-		t := texttable.New("", "TYPE", "NAME", "VERSION", "FROM")
+		header := []string{"TYPE", "NAME", "VERSION", "FROM"}
+		live := a.Resources[0].Live != nil
+		if live {
+			header = slices.Insert(header, 3, "LIVE")
+		}
+		t := texttable.New("", header...)
 		for i := range a.Resources {
 			r := &a.Resources[i]
-			row := t.Add(r.Type, r.Name, r.Version, sources(r.Origins))
+			cells := []string{r.Type, r.Name, r.Version, sources(r.Origins)}
+			if live {
+				cells = slices.Insert(cells, 3, r.Live.String())
+			}
+			row := t.Add(cells...)
+			if live && r.Live.Message != "" {
+				row.Note("  %s", texttable.Escape(r.Live.Message))
+			}
 			if form.Wide {
 				for _, o := range r.Origins {
 					row.Note("  %s is %s %s %s", orWhole(o.Path), o.Kind, o.Name, o.Field)
@@ -447,6 +475,14 @@ func Render(out io.Writer, a *Answer, form answer.Form) error {
 			}
 		}
 		b.WriteString("\n" + t.String(form.Columns))
+	}
+	if len(a.Extra) > 0 {
+		b.WriteString("\nThe proxy has also, and is not sent:\n")
+		t := texttable.New("", "TYPE", "NAME", "VERSION")
+		for _, e := range a.Extra {
+			t.Add(e.Type, e.Name, e.Version)
+		}
+		b.WriteString(t.String(form.Columns))
 	}
 	if len(a.Gaps) > 0 {
 		b.WriteString("\nNot, or not quite, as the policies say:\n")
