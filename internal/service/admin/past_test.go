@@ -16,6 +16,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
+	"meridian/internal/authz"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
@@ -324,4 +325,19 @@ func TestListOfThePast(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, got, 3)
+}
+
+// TestAnOldContentGrantsNothing: a rule that covers what a resource was, and not what it
+// is, does not let a caller read the past of it.
+func TestAnOldContentGrantsNothing(t *testing.T) {
+	s := newSecured(t).keepHistory(store.DefaultRetention())
+	s.cfg.Access.(*authz.Authorizer).ReadGranted()
+	s.must("1", permission("a", "backend"))
+	then := s.Revision()
+	key := &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: "a"}
+	_, err := s.Service.Get(bob, &meridianv1.GetRequest{Key: key, At: at(then)})
+	require.NoError(t, err)
+	s.must("2", permission("a", "web"))
+	_, err = s.Service.Get(bob, &meridianv1.GetRequest{Key: key, At: at(then)})
+	requireCode(t, err, rpcerr.Denied)
 }
