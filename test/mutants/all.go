@@ -307,7 +307,7 @@ var all = []mutant{
 	},
 	{
 		name: "envoy-without-guards", breaks: "an inbound of Envoy refuses whom permissions deny",
-		edits: []edit{{"for i := range lists {\n\t\tfilters = append(filters, &httpv3.HttpFilter{Name: permissionsFilter(i)", "for i := range 0 * lists {\n\t\tfilters = append(filters, &httpv3.HttpFilter{Name: permissionsFilter(i)"}},
+		edits: []edit{{"filters = append(trying, filters...)", "filters = trying"}},
 		pkg:   "./internal/xds/generate/envoy", run: "TestInboundsDemandCertificates",
 	},
 }
