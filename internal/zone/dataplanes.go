@@ -121,11 +121,8 @@ func (s *inspectService) proxyList(m *policy.Matcher, mesh resource.MeshName, q 
 		if mesh != "" && key.Mesh != mesh {
 			continue
 		}
-		item := answer.ProxyStatus{Mesh: key.Mesh, Name: key.Name, Zone: s.zone, Streams: []answer.ProxyStream{}}
-		if p := s.proxies.State(key).Plaintext; p != nil {
-			item.Plaintext = &answer.ProxyPlaintext{
-				Connections: p.Connections, Open: p.Open, Last: p.Last.UTC().Format(time.RFC3339), AsOf: p.AsOf.UTC().Format(time.RFC3339),
-			}
+		item := answer.ProxyStatus{
+			Mesh: key.Mesh, Name: key.Name, Zone: s.zone, Streams: []answer.ProxyStream{}, Plaintext: plaintextOf(s.proxies.State(key)),
 		}
 		for _, stream := range s.xds.Status(key) {
 			item.Streams = append(item.Streams, wireStream(stream))
@@ -135,6 +132,18 @@ func (s *inspectService) proxyList(m *policy.Matcher, mesh resource.MeshName, q 
 		}
 	}
 	return a, nil
+}
+
+// plaintextOf is what a dataplane takes without TLS, as answers show it; nil where it is not
+// known.
+func plaintextOf(s dataplane.State) *answer.ProxyPlaintext {
+	p := s.Plaintext
+	if p == nil {
+		return nil
+	}
+	return &answer.ProxyPlaintext{
+		Connections: p.Connections, Open: p.Open, Last: p.Last.UTC().Format(time.RFC3339), AsOf: p.AsOf.UTC().Format(time.RFC3339),
+	}
 }
 
 // known reports whether a dataplane exists.
