@@ -223,7 +223,7 @@ func dataplanes(reading *policy.Reading, mesh resource.MeshName) string {
 func (u *usage) superseded(report *Report, key resource.Key, mine *use) {
 	where := "in places"
 	if !mine.used {
-		where = "everywhere"
+		where = "anywhere"
 	}
 	report.add(key, resource.CodeSuperseded, resource.Root, "has no effect %s: %s holds in its place, as on %s (§4.11)", where, mine.by, mine.at)
 }

@@ -5,10 +5,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
+	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 func newAnalyzeCommand(a *app) *cobra.Command {
@@ -54,6 +58,12 @@ when the answer lacks a zone. docs/policies/analysis.md lists the codes.`,
 		var found answer.AnalysisAnswer
 		if err := answer.Unmarshal(response.GetJson(), &found); err != nil {
 			return err
+		}
+		if asked != "" && len(found.Findings) == 0 { // nothing is found in a mesh that is not there
+			mesh := &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: string(resource.KindMesh), Name: asked}}
+			if _, err := call(cmd.Context(), a, (*client.Client).Get, mesh); rpcerr.CodeOf(err) == rpcerr.NotFound {
+				return err
+			}
 		}
 		if err := a.printAnswer(output.Value, question.Analysis{}, response.GetJson(), response.GetShownNames()); err != nil {
 			return err

@@ -75,7 +75,7 @@ On a terminal, what takes access away is shown first, and asked about; --yes ans
 	bindDryRun(cmd, &o.dryRun, "client: validate documents only; server: do everything but write")
 	bindIfVersion(cmd, &o.ifVersion, "apply only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; 0: it must not exist; repeatable")
 	bindForce(cmd, &o.force)
-	bindYes(cmd, &o)
+	bindYes(cmd, &o.yes)
 	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
 	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; enforced: and the proxies that it touches have accepted it; exit code 6 and the names when some have not within --timeout")
@@ -90,8 +90,8 @@ func bindDryRun(cmd *cobra.Command, value *string, usage string) {
 }
 
 // bindYes defines --yes.
-func bindYes(cmd *cobra.Command, o *applyOptions) {
-	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "show what takes access away, and do not ask")
+func bindYes(cmd *cobra.Command, yes *bool) {
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "show what takes access away, and do not ask")
 }
 
 // bindForce defines --force.
@@ -153,7 +153,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	defer c.Close()
 	if !request.GetDryRun() {
-		if err := a.askBeforeLoss(ctx, c, &proposal{written: resources, force: o.force, conditions: conditions}, o); err != nil {
+		if err := a.askBeforeLoss(ctx, (&proposal{written: resources, force: o.force, conditions: conditions}).plan(c), o.yes, o.files.stdin()); err != nil {
 			return err
 		}
 	}

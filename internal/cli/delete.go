@@ -36,7 +36,7 @@ is connected is deleted only with --force.`,
 	bindDryRun(cmd, &o.dryRun, "server: do everything but delete")
 	bindIfVersion(cmd, &o.ifVersion, "delete only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; repeatable")
 	bindForce(cmd, &o.force)
-	bindYes(cmd, &o)
+	bindYes(cmd, &o.yes)
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	}
 	defer c.Close()
 	if !request.DryRun {
-		if err := a.askBeforeLoss(ctx, c, &proposal{deleted: keys, force: o.force, conditions: conditions}, o); err != nil {
+		if err := a.askBeforeLoss(ctx, (&proposal{deleted: keys, force: o.force, conditions: conditions}).plan(c), o.yes, o.files.stdin()); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func namedKeys(args []string, mesh *meshFlag) ([]resource.Key, error) {
 	keys := make([]resource.Key, len(names))
 	for i, n := range names {
 		if n.name == "" {
-			return nil, exit.Usagef("missing NAME: which %s is to be deleted", args[0])
+			return nil, exit.Usagef("missing NAME: which %s", args[0])
 		}
 		if keys[i], err = keyOf(n.kind, mesh.name, n.name); err != nil {
 			return nil, err

@@ -218,7 +218,7 @@ func TestUsage(t *testing.T) {
 		{"get all x", `a name needs its kind: write the kind in place of "all"`, "meridian get"},
 		{"get timeout x -A", "a name needs its mesh: use -m in place of -A", "meridian get"},
 		{"describe mesh", "missing NAME", "meridian describe"},
-		{"delete mesh", "missing NAME: which mesh is to be deleted", "meridian delete"},
+		{"delete mesh", "missing NAME: which mesh", "meridian delete"},
 		{"delete", "missing KIND and NAME, or -f", "meridian delete"},
 		{"delete mesh x -f " + policy, "name resources, or give documents with -f, not both", "meridian delete"},
 		{"delete mesh x --dry-run=client", `--dry-run "client": only the server can tell what a deletion would do: write server`, "meridian delete"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,11 +38,15 @@ type harness struct {
 	later atomic.Int64
 	// fleetBudget is how long apply asks zones: longer than answers take.
 	fleetBudget time.Duration
+	// lossBudget is how long is waited for what a change takes away.
+	lossBudget time.Duration
+	// terminal is the standard input, in place of a text.
+	terminal io.Reader
 }
 
 func newHarness(t *testing.T) *harness {
 	t.Helper()
-	h := &harness{t: t, server: clitest.New(), home: t.TempDir(), fleetBudget: time.Minute}
+	h := &harness{t: t, server: clitest.New(), home: t.TempDir(), fleetBudget: time.Minute, lossBudget: time.Minute}
 	now := time.Now()
 	ca, err := pki.NewCA(now)
 	require.NoError(t, err)
@@ -89,7 +94,10 @@ func (h *harness) runWith(ctx context.Context, stdin string, args ...string) out
 	var stdout, stderr bytes.Buffer
 	a := newApp(strings.NewReader(stdin), &stdout, &stderr, parseEnvironment(h.env),
 		func() time.Time { return clitest.Epoch.Add(10*time.Minute + time.Duration(h.later.Load())) })
-	a.fleetBudget = h.fleetBudget
+	a.fleetBudget, a.lossBudget = h.fleetBudget, h.lossBudget
+	if h.terminal != nil {
+		a.stdin = h.terminal
+	}
 	code := a.run(ctx, args)
 	return outcome{code, stdout.String(), stderr.String()}
 }

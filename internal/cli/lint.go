@@ -127,7 +127,7 @@ func writeReport(path string, write func(io.Writer) error) error {
 		return err
 	}
 	if err := atomicfile.Write(path, b.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return &exit.Failure{Code: exit.Usage, Err: err}
 	}
 	return nil
 }

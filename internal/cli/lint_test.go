@@ -90,6 +90,14 @@ func TestAnalyze(t *testing.T) {
 	h.serveDocument([]byte(`{"asOf": 3, "findings": [{"code": "denies-all", "severity": "error", "kind": "Mesh", "name": "default", "message": "m"}], "dataplanes": {}, "incomplete": []}`))
 	require.Equal(t, exit.No, h.run("analyze").code)
 	require.Equal(t, exit.Usage, h.run("analyze", "extra").code)
+
+	h.serveDocument([]byte(`{"asOf": 3, "findings": [], "dataplanes": {}, "incomplete": []}`))
+	out := h.run("analyze", "-m", "defualt")
+	require.Equal(t, exit.No, out.code)
+	require.Equal(t, "Error: Mesh/defualt does not exist\n", out.stderr)
+	require.Empty(t, out.stdout)
+	h.ok("apply", "-f", h.write("mesh.yaml", meshYAML))
+	require.Contains(t, h.ok("analyze", "-m", "default"), "nothing was found")
 	h.stop()
 	require.Equal(t, exit.Unavailable, h.run("analyze", "--timeout", "1s").code)
 }

@@ -16,6 +16,7 @@ import (
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // planOptions are the flags of plan and of its subcommands.
@@ -112,12 +113,12 @@ The exit code is 1 when something would change.`,
 		if err != nil {
 			return err
 		}
-		request.DryRun, request.Plan, request.RequestId = true, true, ""
-		response, err := call(cmd.Context(), a, (*client.Client).Rollback, request)
+		c, err := a.connect()
 		if err != nil {
 			return err
 		}
-		p, err := decodePlan(response.GetPlan(), response.GetWarnings())
+		defer c.Close()
+		p, err := plannedRollback(cmd.Context(), c, request)
 		if err != nil {
 			return err
 		}
@@ -225,6 +226,11 @@ func planned(ctx context.Context, c *client.Client, change *proposal) (*plan.Pla
 		encoded, warnings = response.GetPlan(), response.GetWarnings()
 	}
 	return decodePlan(encoded, warnings)
+}
+
+// plan asks a control plane what the change would do, when it is called.
+func (p *proposal) plan(c *client.Client) func(context.Context) (*plan.Plan, error) {
+	return func(ctx context.Context) (*plan.Plan, error) { return planned(ctx, c, p) }
 }
 
 // decodePlan reads the plan of a response, with what the change is warned of.
@@ -368,38 +374,46 @@ func (p *proposal) on(state map[resource.Key]*resource.Resource) ([]plan.Change,
 // confirmLoss prints what a change takes away: connections that would be denied, rights
 // that would be lost, and meshes that would be left without policies. On a terminal it
 // asks, unless that is answered by --yes.
-func (a *app) confirmLoss(p *plan.Plan, o *applyOptions, inputTaken bool) error {
+func (a *app) confirmLoss(p *plan.Plan, yes, inputTaken bool) error {
 	lost := p.Losses()
-	if len(lost) == 0 {
-		return nil
-	}
 	for _, line := range lost {
 		a.Message("Takes away: %s", line)
 	}
-	if inputTaken || !print.IsTerminal(a.stdin) {
+	for _, absent := range p.Incomplete {
+		a.Message("Note: what this takes away there is not known: %s", absent)
+	}
+	if len(lost) == 0 || inputTaken || !print.IsTerminal(a.stdin) {
 		return nil
 	}
-	return a.confirm(o.yes, inputTaken)
+	return a.confirm(yes, inputTaken)
 }
 
 // lossBudget bounds how long is waited for what a change takes away.
 const lossBudget = 3 * time.Second
 
 // askBeforeLoss is confirmLoss of a change that is not planned yet, where there is an operator
-// to ask, or who said yes: a script without a terminal waits for no plan.
-func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *proposal, o *applyOptions) error {
-	inputTaken := o.files.stdin()
-	if !o.yes && (inputTaken || !print.IsTerminal(a.stdin)) {
+// to ask, or who said yes: a script without a terminal waits for no plan. A plan that takes
+// too long is asked about, too.
+func (a *app) askBeforeLoss(ctx context.Context, plan func(context.Context) (*plan.Plan, error), yes, inputTaken bool) error {
+	if !yes && (inputTaken || !print.IsTerminal(a.stdin)) {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, lossBudget)
+	bounded, cancel := context.WithTimeout(ctx, a.lossBudget)
 	defer cancel()
-	p, err := planned(bounded, c, change)
-	if err != nil {
-		if ctx.Err() == nil {
-			a.Message("Note: what this takes away is not known: %v", err)
-		}
+	p, err := plan(bounded)
+	switch {
+	case err == nil:
+		return a.confirmLoss(p, yes, inputTaken)
+	case ctx.Err() != nil:
 		return ctx.Err()
+	case bounded.Err() != nil:
+		a.Message("Note: what this takes away is not known: a plan takes longer than %s; `meridian plan` waits for it", a.lossBudget)
+		return a.confirm(yes, inputTaken)
 	}
-	return a.confirmLoss(p, o, inputTaken)
+	switch rpcerr.CodeOf(err) {
+	case rpcerr.Denied, rpcerr.Unauthenticated, rpcerr.NotFound, rpcerr.Invalid, rpcerr.Conflict, rpcerr.OutOfRange:
+		return nil // so is the change, by the same word
+	}
+	a.Message("Note: what this takes away is not known: %v", err)
+	return nil
 }

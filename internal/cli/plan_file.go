@@ -16,6 +16,7 @@ import (
 	"meridian/internal/cli/exit"
 	"meridian/internal/plan"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 const (
@@ -136,6 +137,22 @@ func readPlan(path string) (*proposal, string, error) {
 	return change, file.Effect, nil
 }
 
+func planAgain(path string) string { return "Plan it again: `meridian plan … --out " + path + "`." }
+
+// explainStale refuses a plan because what is stored is not what it was, and shows what the
+// change would do by now, where it could still be made.
+func (a *app) explainStale(ctx context.Context, c *client.Client, change *proposal, path string, cause error) error {
+	refused := exit.Failf(exit.Conflict, "what is stored is not what it was when the change was planned; nothing was written: %w", cause)
+	now, err := planned(ctx, c, &proposal{written: change.written, deleted: change.deleted, force: change.force})
+	if err != nil {
+		return refused.With(planAgain(path))
+	}
+	if err := now.Render(a.Stderr); err != nil {
+		return err
+	}
+	return refused.With("What it would do now is above. " + planAgain(path))
+}
+
 // applyPlan makes the change of a plan file, if it still does what the plan said.
 func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error {
 	change, effect, err := readPlan(path)
@@ -148,6 +165,9 @@ func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error
 	}
 	defer c.Close()
 	now, err := planned(ctx, c, change)
+	if rpcerr.HasReason(err, "VERSION_CONFLICT") || len(change.deleted) > 0 && rpcerr.CodeOf(err) == rpcerr.NotFound {
+		return a.explainStale(ctx, c, change, path, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -160,13 +180,13 @@ func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error
 			return err
 		}
 		return exit.Failf(exit.Conflict, "the change would do something else by now than when it was planned; nothing was written").
-			With("What it would do now is above. Plan it again: `meridian plan … --out " + path + "`.")
+			With("What it would do now is above. " + planAgain(path))
 	}
 	if o.dryRun != "" {
 		a.Message("Dry run: the plan still holds; nothing was written.")
 		return nil
 	}
-	if err := a.confirmLoss(now, o, false); err != nil {
+	if err := a.confirmLoss(now, o.yes, false); err != nil {
 		return err
 	}
 	if len(change.deleted) > 0 {

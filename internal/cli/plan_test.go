@@ -2,15 +2,20 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"meridian/internal/cli/exit"
 	"meridian/internal/plan"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
 )
 
 const deployed = `{type: Mesh, name: default, mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}}
@@ -72,6 +77,7 @@ Warning: Timeout nowhere in mesh default would take effect on no dataplane
 	require.True(t, *d.Connections[0].Before)
 	require.False(t, *d.Connections[0].After)
 	require.Equal(t, []string{"deny-all"}, d.Connections[0].By)
+	require.NotNil(t, d.Warnings, "an empty list is none in JSON either")
 	require.Len(t, d.Fields, 2)
 	require.Equal(t, "5s", d.Fields[0].Before)
 	require.Equal(t, "10s", d.Fields[0].After)
@@ -163,6 +169,10 @@ func TestPlanFiles(t *testing.T) {
 
 	out = h.run("apply", file)
 	require.Equal(t, exit.Conflict, out.code, "what is stored is not what it was: %s", out.stderr)
+	require.Contains(t, out.stderr, "a → b: allowed → denied by deny, 2 connections in zone east of mesh demo\n", "what it would do by now")
+	require.Contains(t, out.stderr, "what is stored is not what it was when the change was planned")
+	require.Contains(t, out.stderr, "What it would do now is above. Plan it again: `meridian plan … --out "+file+"`.\n")
+	require.NotContains(t, out.stderr, "in the document is old")
 
 	// --yes shows what is taken away; without a terminal and without it, nothing is planned.
 	before := len(h.server.Applies)
@@ -176,4 +186,88 @@ func TestPlanFiles(t *testing.T) {
 	h.server.Plan = nil
 	out = h.run("plan", "-f", mesh)
 	require.Contains(t, out.stderr, "it is of an older release")
+}
+
+// terminalOf makes a terminal the standard input of commands, and returns what types on it.
+func (h *harness) terminalOf() func(line string) {
+	h.t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		h.t.Skipf("there are no terminals here: %v", err)
+	}
+	h.t.Cleanup(func() { keyboard.Close() })
+	require.NoError(h.t, unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
+	require.NoError(h.t, err)
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { terminal.Close() })
+	h.terminal = terminal
+	return func(line string) {
+		h.t.Helper()
+		_, err := keyboard.WriteString(line + "\n")
+		require.NoError(h.t, err)
+	}
+}
+
+// TestLossIsAskedAbout: on a terminal, what a write, a deletion or a rollback takes away is
+// shown and asked about, and what is not known of it is said.
+func TestLossIsAskedAbout(t *testing.T) {
+	h, log := historyOf(t)
+	answers := h.terminalOf()
+	allowed, denied := true, false
+	p := plan.New()
+	says := func() {
+		var err error
+		h.server.Plan, err = json.Marshal(p)
+		require.NoError(t, err)
+	}
+	p.Connections = []plan.Connections{{Mesh: "default", From: []string{"a"}, To: []string{"b"}, Before: &allowed, After: &denied, By: []string{"deny"}, Zone: "east", Count: 2}}
+	says()
+	const loss = "Takes away: a → b: allowed → denied by deny, 2 connections in zone east\nType yes to continue: "
+	mesh := h.write("mesh.yaml", "{type: Mesh, name: demo}\n")
+	apply, rollback := []string{"apply", "-f", mesh}, []string{"rollback", "--to", "102"}
+	for _, args := range [][]string{apply, rollback} {
+		answers("y")
+		out := h.run(args...)
+		require.Equal(t, exit.No, out.code, "%v: %s", args, out.stderr)
+		require.Equal(t, loss+"Error: nothing was changed: the answer was not yes\n", out.stderr)
+		require.Empty(t, h.server.Stored)
+		require.Equal(t, resource.Revision(103), log.Revision())
+	}
+	out := h.run("rollback", "--to", "102", "--dry-run")
+	require.Equal(t, exit.OK, out.code, "nothing is taken away: %s", out.stderr)
+	for _, args := range [][]string{apply, rollback} {
+		answers("yes")
+		out := h.run(args...)
+		require.Equal(t, exit.OK, out.code, "%v: %s", args, out.stderr)
+		require.Contains(t, out.stderr, loss)
+	}
+	require.Len(t, h.server.Stored, 1)
+	require.Equal(t, resource.Revision(104), log.Revision())
+	out = h.run("rollback", "--to", "103", "--yes")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "Takes away: ")
+	require.NotContains(t, out.stderr, "Type yes")
+
+	// What is not known is no loss to be asked about, and no secret.
+	p.Connections = nil
+	p.Incomplete = []answer.Absence{{Zone: "west", Reason: "offline"}}
+	says()
+	out = h.run(apply...)
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "Note: what this takes away there is not known: zone \"west\": offline\n")
+
+	// A plan that takes too long is asked about: it may be the largest change of all.
+	h.lossBudget = time.Nanosecond
+	answers("no")
+	out = h.run("delete", "Mesh", "demo")
+	require.Equal(t, exit.No, out.code, out.stderr)
+	require.Equal(t, "Note: what this takes away is not known: a plan takes longer than 1ns; `meridian plan` waits for it\nType yes to continue: Error: nothing was changed: the answer was not yes\n", out.stderr)
+	require.Len(t, h.server.Stored, 1)
+	h.lossBudget = time.Minute
+	answers("yes")
+	out = h.run("delete", "Mesh", "nowhere")
+	require.Equal(t, exit.No, out.code)
+	require.Equal(t, "Error: Mesh/nowhere does not exist\n", out.stderr, "it is said once")
 }

@@ -91,6 +91,9 @@ func (a *app) testPolicies(cmd *cobra.Command, paths []string, o *policyTests) e
 	if o.coverage {
 		report.Coverage = runner.Coverage(resourcesOf(documents))
 	}
+	if err := a.printTests(o.output.Value, report); err != nil {
+		return err
+	}
 	for path, write := range map[string]func(io.Writer) error{
 		o.junit: report.WriteJUnit,
 		o.sarif: func(w io.Writer) error { return report.WriteSARIF(w, version.String()) },
@@ -101,9 +104,6 @@ func (a *app) testPolicies(cmd *cobra.Command, paths []string, o *policyTests) e
 		if err := writeReport(path, write); err != nil {
 			return err
 		}
-	}
-	if err := a.printTests(o.output.Value, report); err != nil {
-		return err
 	}
 	if report.Failed > 0 {
 		return exit.ErrNo

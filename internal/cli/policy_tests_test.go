@@ -77,6 +77,11 @@ func TestPolicyTestsLive(t *testing.T) {
 	require.Equal(t, "east", h.server.Inspected[0].GetZone())
 	require.Equal(t, "web-1", h.server.Inspected[0].GetQuestion().(*meridianv1.InspectRequest_Connection).Connection.GetFrom())
 
+	h.serveDocument([]byte(`{"mesh": "default", "from": "web-1", "to": "backend-1", "allowed": false, "allowedBy": [],
+		"effective": [{"side": "inbound", "port": 8080, "kind": "MeshTrafficPermission", "conf": {"action": "DENY"}, "fields": {}, "policies": ["deny-all"]}]}`))
+	out = h.run("test", h.write("t.yaml", policyTest), "--live")
+	require.Contains(t, out.stdout, "expected allowed, but it is denied by deny-all")
+
 	h.stop()
 	out = h.run("test", h.write("t.yaml", policyTest), "--live", "--timeout", "1s")
 	require.Equal(t, exit.No, out.code)

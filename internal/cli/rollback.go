@@ -5,11 +5,13 @@ import (
 	"crypto/rand"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/plan"
 )
 
 // rollbackOptions are the flags of rollback.
@@ -18,7 +20,9 @@ type rollbackOptions struct {
 	kinds         []string
 	mesh          *meshFlag
 	dryRun, force bool
-	output        *print.FormatFlag
+	// yes goes back without a question.
+	yes    bool
+	output *print.FormatFlag
 }
 
 func newRollbackCommand(a *app) *cobra.Command {
@@ -39,7 +43,9 @@ where times decide between policies.
 
 Never rolled back: secrets, keys, records and revocations of tokens, zones. Roles
 and bindings are where --kind or KIND names them. ` + "`meridian diff --from R`" + ` shows
-what has changed since.`,
+what has changed since, and
+'meridian plan rollback' what a rollback would do. On a terminal, what takes access
+away is shown first, and asked about; --yes answers.`,
 		Example: `  meridian rollback --to 2h --dry-run
   meridian rollback --to 1841 -m shop
   meridian rollback --to 1841 Timeout web-timeouts
@@ -51,6 +57,7 @@ what has changed since.`,
 	}
 	bindRollback(cmd, &o)
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "do everything but write")
+	bindYes(cmd, &o.yes)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	return cmd
 }
@@ -105,12 +112,34 @@ func (o *rollbackOptions) request(args []string) (*meridianv1.RollbackRequest, e
 	return request, nil
 }
 
+// plannedRollback is what a rollback would do.
+func plannedRollback(ctx context.Context, c *client.Client, request *meridianv1.RollbackRequest) (*plan.Plan, error) {
+	planOnly := proto.CloneOf(request)
+	planOnly.DryRun, planOnly.Plan, planOnly.RequestId = true, true, ""
+	response, err := client.Ask(ctx, c, (*client.Client).Rollback, planOnly)
+	if err != nil {
+		return nil, err
+	}
+	return decodePlan(response.GetPlan(), response.GetWarnings())
+}
+
 func (a *app) rollback(ctx context.Context, args []string, o *rollbackOptions) error {
 	request, err := o.request(args)
 	if err != nil {
 		return err
 	}
-	response, err := call(ctx, a, (*client.Client).Rollback, request)
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if !o.dryRun {
+		ask := func(ctx context.Context) (*plan.Plan, error) { return plannedRollback(ctx, c, request) }
+		if err := a.askBeforeLoss(ctx, ask, o.yes, false); err != nil {
+			return err
+		}
+	}
+	response, err := client.Ask(ctx, c, (*client.Client).Rollback, request)
 	if err != nil {
 		return explainInterrupt(err, o.dryRun)
 	}

@@ -62,6 +62,8 @@ type app struct {
 	foreground *Foreground
 	// fleetBudget is how long apply asks zones.
 	fleetBudget time.Duration
+	// lossBudget is how long is waited for what a change takes away.
+	lossBudget time.Duration
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, now func() time.Time) *app {
@@ -71,7 +73,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, no
 		},
 		stdin:      stdin,
 		connection: client.Flags{Env: env},
-		foreground: &Foreground{}, fleetBudget: fleetBudget,
+		foreground: &Foreground{}, fleetBudget: fleetBudget, lossBudget: lossBudget,
 	}
 }
 

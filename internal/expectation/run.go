@@ -160,7 +160,8 @@ func deniers(a *answer.ConnectionAnswer) []string {
 		by = append(by, a.Inbounds[i].DeniedBy...)
 	}
 	if len(a.Inbounds) == 0 {
-		by = a.DeniedBy
+		// An answer of a control plane does not have DeniedBy, but what denies it.
+		by = slices.Concat(a.DeniedBy, a.Denying())
 	}
 	slices.Sort(by)
 	return slices.Compact(by)

@@ -3,7 +3,6 @@ package past
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -84,7 +83,7 @@ func Parse(text string) (*meridianv1.PointInTime, error) {
 	}
 	ago, err := time.ParseDuration(text)
 	if err != nil || ago < 0 {
-		return nil, fmt.Errorf("%q: write a revision, such as 1841, or how long ago, such as 2h or 30m", text)
+		return nil, errors.New("write a revision, such as 1841, or how long ago, such as 2h or 30m")
 	}
 	return &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Ago{Ago: durationpb.New(ago)}}, nil
 }

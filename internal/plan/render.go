@@ -107,14 +107,11 @@ func lines(groups []Connections) []string {
 
 // reason says on whose word a connection is allowed or denied.
 func (c *Connections) reason() string {
-	last := c.After
-	if last == nil {
-		last = c.Before
-	}
 	switch {
+	case c.After == nil: // there is no such connection any more
 	case len(c.By) > 0:
 		return " by " + list(c.By)
-	case last != nil && !*last:
+	case !*c.After:
 		return ": no permission allows it"
 	}
 	return ""

@@ -328,8 +328,11 @@ func (s *Server) History(req *meridianv1.HistoryRequest, stream grpc.ServerStrea
 	return s.Past.History(req, stream)
 }
 
-// Rollback has Past go back.
+// Rollback has Past go back, and answers what it would do as all plans.
 func (s *Server) Rollback(ctx context.Context, req *meridianv1.RollbackRequest) (*meridianv1.RollbackResponse, error) {
+	if req.GetPlan() {
+		return &meridianv1.RollbackResponse{Plan: s.Plan}, nil
+	}
 	return s.Past.Rollback(ctx, req)
 }
 

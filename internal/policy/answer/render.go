@@ -94,9 +94,9 @@ func losers(r *texttable.Row, list []Considered) {
 	}
 }
 
-// denying lists the policies that deny the caller in so many words, which only
+// Denying lists the policies that deny the caller in so many words, which only
 // a MeshTrafficPermission can.
-func (a *ConnectionAnswer) denying() []string {
+func (a *ConnectionAnswer) Denying() []string {
 	var names []string
 	for _, e := range a.Effective {
 		if e.Kind == resource.KindMeshTrafficPermission && e.Conf["action"] == resource.ActionDeny {
@@ -121,8 +121,8 @@ func RenderConnection(w io.Writer, a *ConnectionAnswer, form Form) error {
 	switch {
 	case !a.Allowed && slices.ContainsFunc(a.Inbounds, func(in InboundAccess) bool { return in.Allowed }):
 		p.line("denied on some inbounds")
-	case !a.Allowed && len(a.denying()) > 0:
-		p.line("denied by %s", listed(a.denying()))
+	case !a.Allowed && len(a.Denying()) > 0:
+		p.line("denied by %s", listed(a.Denying()))
 	case a.Partial.Partial && !a.Allowed:
 		p.line("denied") // why may be withheld
 	case a.Partial.Partial && len(a.AllowedBy) == 0:

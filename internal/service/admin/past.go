@@ -144,6 +144,9 @@ func (s *Service) History(req *meridianv1.HistoryRequest, stream grpc.ServerStre
 		return err
 	}
 	d, _ := resource.Describe(key.Kind)
+	if s.cfg.Owns(d) != nil {
+		return keptElsewhere(d)
+	}
 	src := s.cfg.Source(d)
 	view, oldest := src.View(), src.OldestState()
 	if err := s.mayReadHistory(ctx, view, key); err != nil {
@@ -156,6 +159,14 @@ func (s *Service) History(req *meridianv1.HistoryRequest, stream grpc.ServerStre
 		}
 	}
 	return page.send(uint64(oldest), stream.Send)
+}
+
+// keptElsewhere says where the history of a kind is that is not written here.
+func keptElsewhere(d *resource.Descriptor) error {
+	if d.Owner == resource.OwnedByZone {
+		return rpcerr.New(rpcerr.Invalid, "NOT_OWNED_HERE", "%s resources belong to a zone, which keeps their history: ask the zone's control plane", d.Kind)
+	}
+	return rpcerr.New(rpcerr.Invalid, "NOT_OWNED_HERE", "%s resources belong to the global control plane, which keeps their history: ask it", d.Kind)
 }
 
 // mayReadHistory decides by what is stored; of what was deleted, by what was there last.

@@ -143,7 +143,7 @@ func TestWhatARollbackLeaves(t *testing.T) {
 func TestRollbackIsDecided(t *testing.T) {
 	s := newSecured(t).keepHistory(store.DefaultRetention())
 	to := s.Revision()
-	s.must("1", permission("mine", "backend"), permission("theirs", "web"))
+	s.must("1", permission("mine", "backend"), permission("theirs", "web"), message("Mesh", "", "other", "{}"))
 	later := s.Revision()
 	s.must("2", permission("mine", "web"))
 
@@ -161,6 +161,15 @@ func TestRollbackIsDecided(t *testing.T) {
 	_, err = s.rollback(root, to, func(r *meridianv1.RollbackRequest) { r.Mesh = "other" })
 	require.NoError(t, err)
 	require.Equal(t, 2, s.View().Count("TrafficPermission"))
+	for name, change := range map[string]func(*meridianv1.RollbackRequest){
+		`Mesh "nowhere" does not exist, and did not at revision`: func(r *meridianv1.RollbackRequest) { r.Mesh = "nowhere" },
+		`TrafficPermission "mime" in mesh "default" does not exist, and did not at revision`: func(r *meridianv1.RollbackRequest) {
+			r.Names, r.Kinds, r.Mesh = []string{"mime"}, []string{"TrafficPermission"}, "default"
+		},
+	} {
+		_, err := s.rollback(root, later, change)
+		requireCode(t, err, rpcerr.NotFound, name)
+	}
 
 	s.Once(func() { s.change(s.op(permission("meanwhile", "web"))) })
 	done, err := s.rollback(root, to, nil)
@@ -238,6 +247,13 @@ func TestHistory(t *testing.T) {
 	require.Contains(t, string(h.items[1].GetResource().GetSpec()), `"web"`)
 	require.Contains(t, string(h.last.GetFirst().GetSpec()), `"first"`)
 	require.False(t, h.last.GetMore())
+
+	s.Service.cfg.Owns = func(*resource.Descriptor) error { return errors.New("another's") }
+	_, err = s.history(root, key, nil)
+	requireCode(t, err, rpcerr.Invalid, "TrafficPermission resources belong to the global control plane, which keeps their history: ask it")
+	_, err = s.history(root, &meridianv1.ResourceKey{Kind: "Dataplane", Mesh: "default", Name: "a"}, nil)
+	requireCode(t, err, rpcerr.Invalid, "Dataplane resources belong to a zone, which keeps their history: ask the zone's control plane")
+	s.Service.cfg.Owns = func(*resource.Descriptor) error { return nil }
 
 	page, err := s.history(root, key, func(r *meridianv1.HistoryRequest) { r.Limit = 2 })
 	require.NoError(t, err)

@@ -172,6 +172,36 @@ func (b *rollback) attempt(ctx context.Context, d *deciding) error {
 	return err
 }
 
+// checkNamed fails for a resource or mesh that was named and is nowhere: a misspelled name
+// differs from nothing.
+func (b *rollback) checkNamed(ctx context.Context, then *store.Past, known map[string]bool) error {
+	missing := func(key resource.Key) error {
+		if err := b.cfg.Access.ReadKey(ctx, key); err != nil {
+			return err // as if it were there
+		}
+		return rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%s does not exist, and did not at revision %d", describeKey(key), then.Revision())
+	}
+	for _, name := range b.req.GetNames() {
+		if len(b.kinds) == 0 || known[name] {
+			continue
+		}
+		key := resource.Key{Kind: b.kinds[0].Kind, Mesh: resource.MeshName(b.req.GetMesh()), Name: name}
+		if b.kinds[0].Scope != resource.MeshScoped {
+			key.Mesh = ""
+		}
+		return missing(key)
+	}
+	mesh := resource.Key{Kind: resource.KindMesh, Name: b.req.GetMesh()}
+	if mesh.Name == "" {
+		return nil
+	}
+	_, is := b.cfg.View().Get(mesh)
+	if _, was := then.Get(mesh); is || was || len(known) > 0 {
+		return nil
+	}
+	return missing(mesh)
+}
+
 // changes returns what leads from a state to an earlier one, in key order. What the
 // caller may not read stays as it is, and is not told of.
 func (b *rollback) changes(ctx context.Context, now *store.View, then *store.Past) ([]store.Op, error) {
@@ -180,10 +210,14 @@ func (b *rollback) changes(ctx context.Context, now *store.View, then *store.Pas
 		puts  []*resource.Resource
 		out   = map[resource.Key]store.Op{}
 		size  int
+		known = map[string]bool{} // names of resources that are or were there
 	)
 	for _, d := range b.kinds {
 		for r := range then.List(d.Kind, "") {
 			stored, there := now.Get(r.Key())
+			if b.takes(r.Key()) && b.maySeePast(ctx, r) == nil {
+				known[r.Key().Name] = true
+			}
 			if !b.takes(r.Key()) || there && equalContent(stored, r) || b.maySeePast(ctx, r) != nil {
 				continue
 			}
@@ -201,6 +235,9 @@ func (b *rollback) changes(ctx context.Context, now *store.View, then *store.Pas
 			size += r.Size()
 		}
 		for r := range now.List(d.Kind, "") {
+			if b.takes(r.Key()) && b.cfg.Access.Read(ctx, r) == nil {
+				known[r.Key().Name] = true
+			}
 			if _, there := then.Get(r.Key()); there || !b.takes(r.Key()) || b.cfg.Access.Read(ctx, r) != nil {
 				continue
 			}
@@ -212,6 +249,9 @@ func (b *rollback) changes(ctx context.Context, now *store.View, then *store.Pas
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+	}
+	if err := b.checkNamed(ctx, then, known); err != nil {
+		return nil, err
 	}
 	if err := wrong.err(); err != nil {
 		return nil, err
