@@ -14,6 +14,7 @@ import (
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/discovery"
 	"meridian/internal/service/identities"
+	"meridian/internal/xds"
 	"meridian/internal/xds/serve"
 )
 
@@ -165,17 +166,26 @@ func wireStream(s discovery.StreamStatus) answer.ProxyStream {
 	for _, t := range s.Types {
 		shown := answer.ProxyType{Type: t.Type.String(), State: string(t.State), Revision: t.Revision, Resources: t.Resources, Lag: t.Behind, Error: t.Detail}
 		for _, r := range t.Rejections {
-			rejection := answer.ProxyRejection{Name: r.Resource.Name, Error: r.Detail}
-			for _, o := range r.Resource.Origins {
-				rejection.Policies = append(rejection.Policies, o.Source)
-			}
-			slices.SortFunc(rejection.Policies, resource.Key.Compare)
-			rejection.Policies = slices.Compact(rejection.Policies)
-			shown.Rejected = append(shown.Rejected, rejection)
+			shown.Rejected = append(shown.Rejected, wireRejection(r.Resource, r.Detail))
+		}
+		for _, w := range t.Withheld {
+			shown.Withheld = append(shown.Withheld, wireRejection(w.Resource, w.Why))
 		}
 		out.Types = append(out.Types, shown)
 	}
 	return out
+}
+
+// wireRejection is a resource that a client does not take, or is not sent, with the
+// policies of which it was made.
+func wireRejection(r *xds.Resource, why string) answer.ProxyRejection {
+	shown := answer.ProxyRejection{Name: r.Name, Error: why}
+	for _, o := range r.Origins {
+		shown.Policies = append(shown.Policies, o.Source)
+	}
+	slices.SortFunc(shown.Policies, resource.Key.Compare)
+	shown.Policies = slices.Compact(shown.Policies)
+	return shown
 }
 
 // dataplaneList lists the zone's dataplanes and how their proxies stand to it.

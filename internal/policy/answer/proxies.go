@@ -177,9 +177,12 @@ type ProxyType struct {
 	Error string `json:"error,omitempty"`
 	// Rejected are the resources that the proxy does not accept.
 	Rejected []ProxyRejection `json:"rejected,omitempty"`
+	// Withheld are the resources that there is no space for in a response, so that the
+	// proxy keeps the version that it had.
+	Withheld []ProxyRejection `json:"withheld,omitempty"`
 }
 
-// ProxyRejection is a resource that a proxy does not accept.
+// ProxyRejection is a resource that a proxy does not accept, or is not sent.
 type ProxyRejection struct {
 	Name  string `json:"name"`
 	Error string `json:"error"`
@@ -211,16 +214,38 @@ func (a *ProxiesAnswer) Restrict(may May) {
 			for k := range types {
 				types[k].Error = ""
 				for l := range types[k].Rejected {
-					r := &types[k].Rejected[l]
-					r.Error = ""
-					r.Policies = slices.DeleteFunc(r.Policies, func(key resource.Key) bool {
-						read, _ := may(key)
-						return !read
-					})
+					types[k].Rejected[l].Error = ""
+					types[k].Rejected[l].restrict(may)
+				}
+				for l := range types[k].Withheld { // its error is of sizes alone
+					types[k].Withheld[l].restrict(may)
 				}
 			}
 		}
 	}
+}
+
+// restrict leaves out the policies that the reader may not read.
+func (r *ProxyRejection) restrict(may May) {
+	r.Policies = slices.DeleteFunc(r.Policies, func(key resource.Key) bool {
+		read, _ := may(key)
+		return !read
+	})
+}
+
+// note says of a resource what became of it.
+func (r *ProxyRejection) note(what, typ string) string {
+	note := what + " " + typ + " " + r.Name
+	for i, key := range r.Policies {
+		if note += ", "; i == 0 {
+			note += "from "
+		}
+		note += key.String()
+	}
+	if r.Error != "" {
+		note += ": " + r.Error
+	}
+	return note
 }
 
 // MergeProxies puts the lists of several zones together, as MergePolicies does.
@@ -320,17 +345,10 @@ func (p *ProxyStatus) notes() []string {
 		}
 		for _, t := range s.Types {
 			for _, r := range t.Rejected {
-				note := "rejected " + t.Type + " " + r.Name
-				for i, key := range r.Policies {
-					if note += ", "; i == 0 {
-						note += "from "
-					}
-					note += key.String()
-				}
-				if r.Error != "" {
-					note += ": " + r.Error
-				}
-				add(note)
+				add(r.note("rejected", t.Type))
+			}
+			for _, r := range t.Withheld {
+				add(r.note("not sent:", t.Type))
 			}
 			if t.State == WireNack && len(t.Rejected) == 0 && t.Error != "" {
 				add("rejected " + t.Type + ": " + t.Error)

@@ -31,6 +31,9 @@
 //     changes is rejected, each is sent once more by itself, which finds those at
 //     fault; a version found so is not sent to that proxy again, also not on
 //     another stream (Memory).
+//   - No response is larger than stock clients receive. Of clusters and listeners in the
+//     variant state of the world, which one response has all of, what does not fit is
+//     withheld by name, and the client keeps the version that it had.
 //   - Endpoints that do not exist are an empty assignment; other names that do not
 //     exist are removed resources where the protocol can say so. A client that rejects
 //     that is not told again.

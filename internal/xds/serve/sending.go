@@ -89,7 +89,7 @@ func (s *Stream) upserts(typ xds.Type) plan {
 	}
 	for _, name := range s.wanted(typ) {
 		e := t.entries[name]
-		target, exists := s.target(xds.Ref{Type: typ, Name: name})
+		target, exists := s.best(xds.Ref{Type: typ, Name: name})
 		if !exists {
 			target = s.absent(typ, name, e)
 		}
@@ -119,6 +119,9 @@ func (s *Stream) upserts(typ xds.Type) plan {
 			continue
 		}
 		p.changes = append(p.changes, change{name: name, entry: e, to: target})
+	}
+	if s.full(typ) && t.out == nil { // what is unanswered counts once it is answered
+		p.changes = s.fitting(typ, p.changes)
 	}
 	if len(t.suspects) == 0 {
 		return p

@@ -22,7 +22,8 @@ const (
 	Warming State = "WARMING"
 	// Rejected: the client refused something that it is to have.
 	Rejected State = "NACK"
-	// NotSent: the client has not asked, or there is nothing that may be sent.
+	// NotSent: the client has not asked, there is nothing that may be sent, or there is no
+	// space for some of it.
 	NotSent State = "NOT SENT"
 )
 
@@ -42,6 +43,8 @@ type TypeStatus struct {
 	Detail string
 	// Rejections are the resources that it refused and is to have.
 	Rejections []Rejection
+	// Withheld are the resources that it is to have and there is no space for.
+	Withheld []Withheld
 }
 
 // Status returns where the client stands with each type, in the order of xds.Types. What
@@ -50,7 +53,7 @@ func (s *Stream) Status(now time.Time) []TypeStatus {
 	out := make([]TypeStatus, len(xds.Types))
 	for i, typ := range xds.Types {
 		t := &s.types[typ]
-		status := TypeStatus{Type: typ, State: NotSent, Revision: t.synced, Detail: t.detail, Rejections: s.rejections(typ)}
+		status := TypeStatus{Type: typ, State: NotSent, Revision: t.synced, Detail: t.detail, Rejections: s.rejections(typ), Withheld: s.withheldOf(typ)}
 		for _, e := range t.entries {
 			if e.held != nil {
 				status.Resources++
@@ -73,6 +76,7 @@ func (s *Stream) Status(now time.Time) []TypeStatus {
 			status.State = Sent
 		case t.waiting:
 			status.State = Warming
+		case len(status.Withheld) > 0:
 		case status.Resources > 0 || t.accepted && s.set.Withheld == "":
 			status.State = Synced
 		}
@@ -90,7 +94,8 @@ func (s *Stream) AsOf() resource.Revision {
 }
 
 // Progress returns how many targets there were, up to which of them the client has all
-// that it asked for, and whether it has rejected something of the last one.
+// that it asked for, and whether it has rejected something of the last one, or is not
+// sent something of it for its size.
 func (s *Stream) Progress() (targets, taken uint64, rejected bool) {
 	taken = s.targets
 	for i := range s.types {
@@ -137,7 +142,7 @@ const (
 	Accepted
 	// Pending: the client does not have this version yet.
 	Pending
-	// Refused: the client rejected this version.
+	// Refused: the client rejected this version, or is not sent it for its size.
 	Refused
 )
 
@@ -150,7 +155,7 @@ func (s *Stream) Delivery(r *xds.Resource) Delivery {
 	if e := t.entries[r.Name]; e != nil && e.held != nil && e.held.Version == r.Version {
 		return Accepted
 	}
-	if _, refused := s.cfg.Memory.get(r); refused {
+	if _, refused := s.cfg.Memory.get(r); refused || t.withholds(r) {
 		return Refused
 	}
 	return Pending

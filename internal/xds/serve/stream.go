@@ -21,7 +21,7 @@ const (
 	// MaxBytes bounds all names that one stream has subscribed to or brought along.
 	MaxBytes = 1 << 20
 	// maxResponseBytes is where a response ends that may be followed by another:
-	// stock clients receive messages of up to 4 MiB.
+	// stock clients receive messages of up to 4 MiB. One with everything: maxWorldBytes.
 	maxResponseBytes = 2 << 20
 	// maxDetailBytes bounds what is kept of a client's reason for a rejection.
 	maxDetailBytes = 1024
@@ -117,6 +117,9 @@ type typeState struct {
 	due bool
 	// suspects were in a response that was rejected, and are sent one by one.
 	suspects map[string]struct{}
+	// withheld are not sent, since there is no space for them in a response; by name, as
+	// the last plan found it.
+	withheld map[string]Withheld
 	// owed are sent with the first response, also to a client that brings them along: what
 	// refers to them was sent before it asked.
 	owed map[string]struct{}
@@ -368,9 +371,17 @@ func known(r *xds.Resource) *xds.Resource {
 }
 
 // target returns what the client is to have under a name, which for a version that
-// it rejected is the one it has; nil for nothing. exists is false when the set has
-// no such resource.
+// it rejected is the one it has; nil for nothing, and for what is withheld. exists is
+// false when the set has no such resource.
 func (s *Stream) target(ref xds.Ref) (r *xds.Resource, exists bool) {
+	if r, exists = s.best(ref); r != nil && s.types[ref.Type].withholds(r) {
+		return nil, true
+	}
+	return r, exists
+}
+
+// best is target where there is space for everything.
+func (s *Stream) best(ref xds.Ref) (r *xds.Resource, exists bool) {
 	r = s.set.Get(ref)
 	if r == nil {
 		return nil, false
@@ -394,7 +405,7 @@ func (s *Stream) settled(ref xds.Ref) (settled, stuck bool) {
 	target, exists := s.target(ref)
 	e := t.entries[ref.Name]
 	switch {
-	case !exists || target == nil: // gone, or rejected
+	case !exists || target == nil: // gone, rejected, or withheld
 		held := e != nil && e.held != nil
 		return held, !held
 	}
@@ -429,8 +440,10 @@ type plan struct {
 }
 
 // rejectedAny reports whether the client has rejected something of a type that it
-// should have.
-func (s *Stream) rejectedAny(typ xds.Type) bool { return len(s.rejections(typ)) > 0 }
+// should have, or is not sent it for its size.
+func (s *Stream) rejectedAny(typ xds.Type) bool {
+	return len(s.rejections(typ)) > 0 || len(s.withheldOf(typ)) > 0
+}
 
 func (s *Stream) rejections(typ xds.Type) []Rejection {
 	t := &s.types[typ]
