@@ -51,7 +51,9 @@ type world struct {
 	revoked []string
 	limited []string // what limits have refused
 	// has is what was said last of certificates, by dataplane.
-	has   map[string]bool
+	has map[string]bool
+	// said counts how often something was said of certificates.
+	said  int
 	turns *turns.Turns
 
 	matching   *livematch.Matching
@@ -129,6 +131,7 @@ func (w *world) certified(key resource.Key, has bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.has[key.Name] = has
+	w.said++
 }
 
 // global writes what the global owns, as one batch; nil content deletes.

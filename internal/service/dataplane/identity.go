@@ -40,6 +40,8 @@ type identity struct {
 	// acknowledged.
 	version, since uint64
 	stamp, acked   string
+	// answered is the newest version that the proxy has acknowledged.
+	answered uint64
 }
 
 // requestCertificate takes a request for a certificate.
@@ -69,7 +71,11 @@ func (s *session) acknowledgeIdentity(version uint64) error {
 	d := s.service
 	d.mu.Lock()
 	newest, certified := s.identity.version, !s.identity.refused
-	if version != 0 && version <= newest && version >= s.identity.since {
+	first := version > s.identity.answered && version <= newest // another time has no effect, and costs nothing
+	if first {
+		s.identity.answered = version
+	}
+	if first && version >= s.identity.since {
 		s.identity.acked = s.identity.stamp
 		d.holders.acknowledged(s.proxy.key, s.identity.stamp)
 		d.cfg.Identities.Acknowledged()
@@ -78,7 +84,7 @@ func (s *session) acknowledgeIdentity(version uint64) error {
 	if version == 0 || version > newest {
 		return rpcerr.New(rpcerr.Invalid, ReasonBadAnswer, "the answer is to identity %d, and the last one was %d", version, newest)
 	}
-	if version == newest {
+	if first && version == newest {
 		d.cfg.Certified(s.proxy.key, certified)
 	}
 	return nil

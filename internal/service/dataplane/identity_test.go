@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 	"meridian/internal/authn/token"
 	names "meridian/internal/identity"
 	"meridian/internal/meshca"
+	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rpcerr"
@@ -187,4 +189,31 @@ func TestWhatAProxyAcknowledges(t *testing.T) {
 	is("true true")
 	mesh("{}")
 	is("true false")
+}
+
+// What a proxy acknowledges again is passed on once: it can say so as often as it likes.
+func TestAnIdentityIsAcknowledgedOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.global(resourcetest.Build(t, "Mesh", "", "default", `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}}`))
+		p := w.dial(w.token("web-1"))
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: helloOf("web-1", "web")}})
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_CertificateRequest{
+			CertificateRequest: &meridianv1.DataplaneCertificateRequest{Csr: certificateRequest(t, ecdsaKey(t, elliptic.P256()))},
+		}})
+		synctest.Wait()
+		w.service.mu.Lock()
+		version := w.service.proxies[policy.DataplaneKey("default", "web-1")].session.identity.version
+		w.service.mu.Unlock()
+		require.NotZero(t, version)
+		for range 100 {
+			p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_IdentityAck{IdentityAck: &meridianv1.DataplaneIdentityAck{Version: version}}})
+		}
+		synctest.Wait()
+		w.mu.Lock()
+		require.Equal(t, 1, w.said)
+		require.True(t, w.has["web-1"])
+		w.mu.Unlock()
+		p.leave()
+		synctest.Wait()
+	})
 }

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -14,8 +15,9 @@ import (
 const (
 	// liveTimeout bounds how long a proxy is waited for that is asked what it runs.
 	liveTimeout = 6 * time.Second
-	// maxLiveBytes bounds its answer.
-	maxLiveBytes = 1 << 20
+	// maxLiveBytes bounds its answer, and maxLiveWaiting those who wait for it.
+	maxLiveBytes   = 1 << 20
+	maxLiveWaiting = 64
 
 	// ReasonNotLive is why a proxy cannot be asked what it runs.
 	ReasonNotLive = "NOT_LIVE"
@@ -51,6 +53,9 @@ func (d *Service) Live(ctx context.Context, key resource.Key) (*meridianv1.Datap
 	case !s.answersLive:
 		d.mu.Unlock()
 		return nil, rpcerr.New(rpcerr.Invalid, ReasonNotLive, "the agent of dataplane %q in mesh %q runs no Envoy that could be asked, or is of an earlier release: `meridian proxy status` says what its proxies have accepted", key.Name, key.Mesh)
+	case len(s.live.waiting) == maxLiveWaiting:
+		d.mu.Unlock()
+		return nil, rpcerr.New(rpcerr.Unavailable, ReasonNotLive, "%d others wait for what the proxy of dataplane %q in mesh %q says that it runs: try again later", maxLiveWaiting, key.Name, key.Mesh)
 	}
 	if s.live.waiting = append(s.live.waiting, answered); !s.live.open {
 		s.live.id++
@@ -58,6 +63,7 @@ func (d *Service) Live(ctx context.Context, key resource.Key) (*meridianv1.Datap
 		s.scheduleLocked()
 	}
 	d.mu.Unlock()
+	defer s.stopWaiting(answered)
 	select {
 	case live := <-answered:
 		if why := live.GetError(); why != "" {
@@ -69,6 +75,13 @@ func (d *Service) Live(ctx context.Context, key resource.Key) (*meridianv1.Datap
 	case <-ctx.Done():
 		return nil, rpcerr.New(rpcerr.Timeout, ReasonNotLive, "the agent of dataplane %q in mesh %q does not say what its proxy runs within %s", key.Name, key.Mesh, liveTimeout)
 	}
+}
+
+// stopWaiting forgets who has waited, also where the proxy never answers.
+func (s *session) stopWaiting(answered chan *meridianv1.DataplaneLive) {
+	s.service.mu.Lock()
+	defer s.service.mu.Unlock()
+	s.live.waiting = slices.DeleteFunc(s.live.waiting, func(other chan *meridianv1.DataplaneLive) bool { return other == answered })
 }
 
 // sendLiveRequest sends the request that is due.

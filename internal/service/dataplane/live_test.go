@@ -72,6 +72,21 @@ func TestAProxyIsAskedWhatItRuns(t *testing.T) {
 		require.Equal(t, liveTimeout, time.Since(begun))
 		ask(3, nil)
 
+		// A proxy that never answers has so many wait, and forgets those who have gone.
+		for range maxLiveWaiting {
+			asking.Go(func() {
+				_, err := w.service.Live(t.Context(), key)
+				require.Equal(t, rpcerr.Timeout, rpcerr.CodeOf(err))
+			})
+		}
+		synctest.Wait()
+		_, err = w.service.Live(t.Context(), key)
+		require.Equal(t, rpcerr.Unavailable, rpcerr.CodeOf(err))
+		asking.Wait()
+		w.service.mu.Lock()
+		require.Empty(t, w.service.proxies[key].session.live.waiting)
+		w.service.mu.Unlock()
+
 		// What was not asked for ends the stream.
 		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Live{Live: &meridianv1.DataplaneLive{Id: 4}}})
 		_, err = p.stream.Recv()
