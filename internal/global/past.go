@@ -28,6 +28,15 @@ type pastStates struct {
 	matcher func() *policy.Matcher
 }
 
+// read returns an earlier state, for who decides what a reader may see of it.
+func (p *pastStates) read(ctx context.Context, at *meridianv1.PointInTime) (store.Reader, error) {
+	state, err := past.Read(ctx, p.store, at, p.now())
+	if err != nil {
+		return nil, err
+	}
+	return state, nil
+}
+
 // then is a question.Source of one earlier state.
 type then struct {
 	matcher *policy.Matcher

@@ -266,9 +266,10 @@ func (g *global) assemble() error {
 	meridianv1.RegisterControlServiceServer(g.GRPC, &controlService{global: g})
 	meridianv1.RegisterClusterServiceServer(g.GRPC, &clusterService{global: g})
 	meridianv1.RegisterJoinServiceServer(g.GRPC, &joinService{global: g})
+	questions := g.questions()
 	meridianv1.RegisterInspectServiceServer(g.GRPC, &admin.Inspect{
-		Answers: g.questions(),
-		Readers: g.Authorizer, View: func() store.Reader { return g.Store.View() },
+		Answers: questions,
+		Readers: g.Authorizer, View: func() store.Reader { return g.Store.View() }, Past: questions.past.read,
 	})
 	syncv1.RegisterSyncServiceServer(g.GRPC, g.sync)
 	g.registerAudit()

@@ -33,15 +33,33 @@ type Source interface {
 // from. Errors: *rpcerr.Error of code OutOfRange where there is no such state any more,
 // or not yet; of code Invalid where the point is none.
 func Read(ctx context.Context, from Source, point *meridianv1.PointInTime, now time.Time) (*store.Past, error) {
+	if err := Await(ctx, from, point); err != nil {
+		return nil, err
+	}
+	return At(from, point, now)
+}
+
+// Await waits a moment for the revision that a point names, if it does. It fails only with
+// the cause of ctx.
+func Await(ctx context.Context, from Source, point *meridianv1.PointInTime) error {
+	p, ok := point.GetPoint().(*meridianv1.PointInTime_Revision)
+	if !ok {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, reachGrace)
+	defer cancel()
+	if err := from.Wait(limited, resource.Revision(p.Revision)); err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// At is Read without a wait, for who has a turn or holds memory, and was in Await before.
+func At(from Source, point *meridianv1.PointInTime, now time.Time) (*store.Past, error) {
 	var rev resource.Revision
 	switch p := point.GetPoint().(type) {
 	case *meridianv1.PointInTime_Revision:
 		rev = resource.Revision(p.Revision)
-		limited, cancel := context.WithTimeout(ctx, reachGrace)
-		defer cancel()
-		if err := from.Wait(limited, rev); err != nil && ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 	case *meridianv1.PointInTime_Ago:
 		ago := p.Ago.AsDuration()
 		if err := p.Ago.CheckValid(); err != nil || ago < 0 {

@@ -29,19 +29,27 @@ type pastStates struct {
 	matcher func() *policy.Matcher
 }
 
+// from is the point that a question about an earlier state is answered from: that which it
+// is about or, where the global says what was otherwise, that from which it counts back.
+func from(req *meridianv1.InspectRequest) *meridianv1.PointInTime {
+	if req.GetThenFrom() == 0 {
+		return req.GetAt()
+	}
+	return &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: req.GetThenFrom()}}
+}
+
 // at returns what a question about an earlier state is answered from.
-func (p *pastStates) at(ctx context.Context, req *meridianv1.InspectRequest) (policy.View, resource.Revision, error) {
+func (p *pastStates) at(req *meridianv1.InspectRequest) (policy.View, resource.Revision, error) {
 	first := p.stores[0]
 	if req.GetThenFrom() == 0 {
-		state, err := past.Read(ctx, first, req.GetAt(), p.now())
+		state, err := past.At(first, from(req), p.now())
 		if err != nil {
 			return nil, 0, err
 		}
 		return p.with(state), state.Revision(), nil
 	}
 	// The global has the contents: it says what was otherwise.
-	point := &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: req.GetThenFrom()}}
-	from, err := past.Read(ctx, first, point, p.now())
+	newest, err := past.At(first, from(req), p.now())
 	if err != nil {
 		return nil, 0, rpcerr.New(rpcerr.Unavailable, "BEHIND", "the zone does not have revision %d, from which the global counts back: %w", req.GetThenFrom(), err)
 	}
@@ -56,7 +64,7 @@ func (p *pastStates) at(ctx context.Context, req *meridianv1.InspectRequest) (po
 	for _, k := range req.GetThenDeleted() {
 		batch.Deleted = append(batch.Deleted, resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()})
 	}
-	return batch.On(p.with(from)), resource.Revision(req.GetAt().GetRevision()), nil
+	return batch.On(p.with(newest)), resource.Revision(req.GetAt().GetRevision()), nil
 }
 
 // with adds what the zone itself owns, as it is now.
@@ -66,6 +74,15 @@ func (p *pastStates) with(state *store.Past) store.Reader {
 		all = store.Union(all, s.View())
 	}
 	return all
+}
+
+// read returns an earlier state, for who decides what a reader may see of it.
+func (p *pastStates) read(ctx context.Context, at *meridianv1.PointInTime) (store.Reader, error) {
+	state, err := past.Read(ctx, p.stores[0], at, p.now())
+	if err != nil {
+		return nil, err
+	}
+	return p.with(state), nil
 }
 
 // then is a question.Source of one earlier state.
@@ -85,10 +102,13 @@ func (s *inspectService) inspectThen(ctx context.Context, who turns.Caller, req 
 	if s.past == nil || !question.HasPast(asked) {
 		return nil, rpcerr.New(rpcerr.Invalid, "NO_PAST", "this question is about what is there now: leave --at out")
 	}
+	if err := past.Await(ctx, s.past.stores[0], from(req)); err != nil { // others have their turn meanwhile
+		return nil, err
+	}
 	var answered question.Answered
 	var revision resource.Revision
 	err := s.turns.Question(ctx, who, func() error {
-		view, rev, err := s.past.at(ctx, req)
+		view, rev, err := s.past.at(req)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package zone
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -95,4 +96,24 @@ func TestInspectThen(t *testing.T) {
 	_, err = ask(question.Dataplanes{}, at(12))
 	require.True(t, rpcerr.HasReason(err, "NO_PAST"), "%v", err)
 	require.True(t, question.Internal(&meridianv1.InspectRequest{ThenFrom: 3}), "only a global says what was otherwise")
+}
+
+// TestInspectThenWaitsWithoutATurn: who asks about a revision that is not there yet has
+// no other question wait for a turn.
+func TestInspectThenWaitsWithoutATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &inspectService{zone: "east", turns: turns.NewServer(), past: &pastStates{stores: []*store.Store{store.New(store.DefaultOptions())}, now: time.Now}}
+		req := question.Request(question.Dataplane{Name: "web-1"}, "default", "")
+		req.At = &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: 7}}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.inspect(t.Context(), turns.Caller{Name: "ann", Known: true}, req)
+			ended <- err
+		}()
+		synctest.Wait()
+		require.Empty(t, ended, "it waits")
+		work, _ := s.turns.Stats()
+		require.Zero(t, work.Running)
+		require.Equal(t, rpcerr.OutOfRange, rpcerr.CodeOf(<-ended))
+	})
 }

@@ -317,7 +317,7 @@ func (z *zone) assemble() error {
 	}
 	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
-	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view})
+	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view, Past: z.inspect.past.read})
 	meridianv1.RegisterDataplaneServiceServer(z.GRPC, z.dataplanes)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(z.GRPC, z.discovery)
 	meridianv1.RegisterAuditServiceServer(z.GRPC, &auditlog.Service{

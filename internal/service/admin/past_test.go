@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,9 +18,12 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/past"
+	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
+	"meridian/internal/turns"
 )
 
 // keepHistory has contents kept from now on.
@@ -356,4 +360,83 @@ func TestAnOldContentGrantsNothing(t *testing.T) {
 	s.must("2", permission("a", "web"))
 	_, err = s.Service.Get(bob, &meridianv1.GetRequest{Key: key, At: at(then)})
 	requireCode(t, err, rpcerr.Denied)
+}
+
+// §6.1: an answer about an earlier state has of each resource what its reader may read now
+// and might have read then; that of one which is gone is hidden like any other.
+func TestGrantedAnswersAboutThePast(t *testing.T) {
+	s := newGranted(t).keepHistory(store.DefaultRetention())
+	s.must("then", permissionIn("demo", "theirs", "other"), permissionIn("demo", "always", "backend"), permissionIn("demo", "gone", "other"))
+	then := s.Revision()
+	s.must("now", permissionIn("demo", "theirs", "backend"))
+	_, err := s.Service.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: crand.Text(), Keys: []*meridianv1.ResourceKey{{Kind: "TrafficPermission", Mesh: "demo", Name: "gone"}}})
+	require.NoError(t, err)
+	s.must("dataplanes", message("AccessRole", "", "carl", `{"rules": [{"types": ["Dataplane"], "mesh": "demo", "access": ["READ"]}, `+carlReads[len(`{"rules": [`):]))
+
+	var asked *meridianv1.InspectRequest
+	inspect := &Inspect{Readers: s.cfg.Access, View: s.cfg.View, Past: func(ctx context.Context, point *meridianv1.PointInTime) (store.Reader, error) {
+		return past.Read(ctx, s.Store, point, time.Now())
+	}}
+	ask := func(req *meridianv1.InspectRequest, document any) (*meridianv1.InspectResponse, error) {
+		req.Mesh = "demo"
+		inspect.Answers = noting{answers{document: document}, &asked}
+		return inspect.Inspect(user("carl"), req)
+	}
+	policy := func(name string) *meridianv1.InspectRequest {
+		return &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Policy{Policy: &meridianv1.PolicyQuestion{Kind: "TrafficPermission", Name: name}}}
+	}
+	_, err = ask(policy("theirs"), &answer.PolicyAnswer{})
+	require.NoError(t, err, "carl reads what it is")
+	for _, name := range []string{"theirs", "gone"} {
+		req := policy(name)
+		req.At = at(then)
+		_, err = ask(req, &answer.PolicyAnswer{})
+		requireCode(t, err, rpcerr.Denied)
+	}
+	req := policy("always")
+	req.At = &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Ago{Ago: durationpb.New(0)}}
+	_, err = ask(req, &answer.PolicyAnswer{})
+	require.NoError(t, err)
+	require.Equal(t, uint64(s.Revision()), asked.GetAt().GetRevision(), "the answer is about what was looked at")
+
+	about := &meridianv1.InspectRequest{At: at(then), Question: &meridianv1.InspectRequest_Dataplane{Dataplane: &meridianv1.DataplaneQuestion{Name: "web-1"}}}
+	response, err := ask(about, &answer.DataplaneAnswer{Mesh: "demo", Dataplane: "web-1", Effective: []answer.Effective{
+		{Kind: "TrafficPermission", Policies: []string{"always"}, Considered: []answer.Considered{{Policy: "always", Used: true}}},
+		{Kind: "TrafficPermission", Policies: []string{"theirs"}, Considered: []answer.Considered{{Policy: "theirs", Used: true}}},
+		{Kind: "TrafficPermission", Policies: []string{"gone"}, Considered: []answer.Considered{{Policy: "gone", Used: true}}},
+	}})
+	require.NoError(t, err)
+	require.Contains(t, string(response.GetJson()), "always")
+	require.NotContains(t, string(response.GetJson()), "theirs")
+	require.NotContains(t, string(response.GetJson()), "gone")
+}
+
+// noting answers, and notes what was asked last.
+type noting struct {
+	answers
+	asked **meridianv1.InspectRequest
+}
+
+func (n noting) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	*n.asked = req
+	return n.answers.Inspect(ctx, req)
+}
+
+// TestARollbackToComeHoldsNothing: who names a revision that is not written yet has others
+// wait for neither memory nor a turn.
+func TestARollbackToComeHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSecured(t).keepHistory(store.DefaultRetention())
+		s.cfg.Turns = turns.NewServer()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.rollback(root, s.Revision()+1, nil)
+			ended <- err
+		}()
+		synctest.Wait()
+		require.Empty(t, ended, "it waits")
+		work, held := s.cfg.Turns.Stats()
+		require.Zero(t, work.Running+held.Running)
+		requireCode(t, <-ended, rpcerr.OutOfRange, "has not been written yet")
+	})
 }

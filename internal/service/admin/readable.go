@@ -155,6 +155,8 @@ type Inspect struct {
 	Readers Readers
 	// View returns everything that is known here.
 	View func() store.Reader
+	// Past returns an earlier state.
+	Past func(ctx context.Context, at *meridianv1.PointInTime) (store.Reader, error)
 }
 
 // noteRestricted is the note on an answer to who may not read a whole mesh.
@@ -177,7 +179,23 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	}
 	view := s.View()
-	may := func(key resource.Key) bool { return s.read(ctx, view, key) == nil }
+	var then store.Reader // nil for the state of now
+	if req.GetAt() != nil {
+		if then, err = s.Past(ctx, req.GetAt()); err != nil {
+			return nil, err
+		}
+		req = proto.CloneOf(req) // which is answered from what is looked at here
+		req.At = &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: uint64(then.Revision())}}
+	}
+	mayRead := func(key resource.Key) error { return s.readBoth(ctx, view, then, key) }
+	may := func(key resource.Key) bool { return mayRead(key) == nil }
+	known := func(key resource.Key) bool {
+		_, ok := view.Get(key)
+		if !ok && then != nil {
+			_, ok = then.Get(key)
+		}
+		return ok
+	}
 	if list, ok := asked.(question.List); ok && s.Readers.CouldRead(ctx, list.Of(), mesh) != nil {
 		nothing, err := answer.Marshal(list.Nothing(mesh, view.Revision()))
 		return &meridianv1.InspectResponse{Json: nothing, Notes: []string{noteRestricted}}, err
@@ -185,10 +203,6 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 	about := asked.About(mesh)
 	if _, route := asked.(question.Route); route {
 		if open := slices.DeleteFunc(slices.Clone(about), func(key resource.Key) bool { return !may(key) }); len(open) > 0 {
-			known := func(key resource.Key) bool {
-				_, ok := view.Get(key)
-				return ok
-			}
 			// Of a route that is there and may not be read nothing is told, nor that
 			// it is there.
 			if slices.ContainsFunc(about, known) && !slices.ContainsFunc(open, known) {
@@ -198,7 +212,7 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 		}
 	}
 	for _, key := range about {
-		if err := s.read(ctx, view, key); err != nil {
+		if err := mayRead(key); err != nil {
 			return nil, err
 		}
 	}
@@ -207,14 +221,11 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 		return nil, withoutNames(err)
 	}
 	whole := mesh != "" && s.Readers.ReadsMesh(ctx, mesh)
-	known := func(key resource.Key) (read, known bool) {
-		_, known = view.Get(key)
-		return may(key), known
-	}
+	reads := func(key resource.Key) (read, exists bool) { return may(key), known(key) }
 	if whole {
-		response.Json, err = question.HideZones(asked, response.GetJson(), known)
+		response.Json, err = question.HideZones(asked, response.GetJson(), reads)
 	} else {
-		response.Json, err = asked.Restrict(response.GetJson(), known)
+		response.Json, err = asked.Restrict(response.GetJson(), reads)
 	}
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Internal, "BAD_ANSWER", "the answer cannot be read: %w", err)
@@ -250,6 +261,18 @@ func (s *Inspect) read(ctx context.Context, view store.Reader, key resource.Key)
 		return s.Readers.Read(ctx, r)
 	}
 	return s.Readers.ReadKey(ctx, key)
+}
+
+// readBoth is read of what there is, and of what there was in an earlier state that is not
+// nil: who may not read one of them is not told of the other.
+func (s *Inspect) readBoth(ctx context.Context, now, then store.Reader, key resource.Key) error {
+	if err := s.read(ctx, now, key); err != nil || then == nil {
+		return err
+	}
+	if r, ok := then.Get(key); ok {
+		return s.Readers.Read(ctx, r)
+	}
+	return nil
 }
 
 // withoutNames keeps of an error what does not name resources or zones.

@@ -41,6 +41,9 @@ func (s *Service) Rollback(ctx context.Context, req *meridianv1.RollbackRequest)
 	if err := b.choose(); err != nil {
 		return nil, rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
+	if err := past.Await(ctx, s.written(), req.GetTo()); err != nil {
+		return nil, rpcerr.WithEffect(err, rpcerr.EffectNone)
+	}
 	// What is read to decide is not larger than what may be written.
 	err = s.cfg.Turns.Hold(ctx, MaxBatchBytes, func() error { return b.run(ctx) })
 	if err != nil {
@@ -69,6 +72,12 @@ type rollback struct {
 	shown map[resource.Key]string
 	// planned is what it would do, where that was asked for.
 	planned []byte
+}
+
+// written is the store of what is written here.
+func (s *Service) written() *store.Store {
+	stores := s.cfg.Stores()
+	return stores[len(stores)-1]
 }
 
 // choose reads which resources are meant.
@@ -142,10 +151,9 @@ func (b *rollback) run(ctx context.Context) (err error) {
 
 // attempt decides on the newest state and writes, unless that has changed by then.
 func (b *rollback) attempt(ctx context.Context, d *deciding) error {
-	stores := b.cfg.Stores()
-	own := stores[len(stores)-1] // what is written here
+	own := b.written()
 	now := own.View()
-	state, err := past.Read(ctx, own, b.req.GetTo(), b.cfg.Now())
+	state, err := past.At(own, b.req.GetTo(), b.cfg.Now())
 	if err != nil {
 		return err
 	}
@@ -232,7 +240,9 @@ func (b *rollback) changes(ctx context.Context, now *store.View, then *store.Pas
 				b.said = append(b.said, policy.Advice{Key: r.Key(), Problem: p})
 			}
 			puts = append(puts, checked)
-			size += r.Size()
+			if size += r.Size(); size > MaxBatchBytes {
+				return nil, checkSize("writes and removes", int64(size))
+			}
 		}
 		for r := range now.List(d.Kind, "") {
 			if b.takes(r.Key()) && b.cfg.Access.Read(ctx, r) == nil {
