@@ -43,6 +43,8 @@ const (
 	Read Kind = "read"
 	// Restore replaces every key by what Op.Restored says.
 	Restore Kind = "restore"
+	// Rollback makes the contents of synced kinds those of revision Op.To of Op.ToEpoch.
+	Rollback Kind = "rollback"
 )
 
 // Outcome is what the client knows about its operation.
@@ -76,6 +78,9 @@ type Op struct {
 	// Restored is the whole state that a Restore makes; what is not in it is
 	// absent.
 	Restored map[resource.Key]State
+	// To and ToEpoch are what a Rollback goes back to.
+	To      resource.Revision
+	ToEpoch store.Epoch
 
 	Call, Return Time
 	Outcome      Outcome
@@ -91,6 +96,8 @@ func (o *Op) String() string {
 	switch {
 	case o.Kind == Restore:
 		what = fmt.Sprintf("restore of %d resources", len(o.Restored))
+	case o.Kind == Rollback:
+		what = fmt.Sprintf("rollback to revision %d", o.To)
 	case o.Kind == Put:
 		what += " " + o.Value
 	}
@@ -102,7 +109,7 @@ func (o *Op) String() string {
 	}
 	answer := string(o.Outcome)
 	switch {
-	case o.Outcome == Done && o.Kind == Delete:
+	case o.Outcome == Done && (o.Kind == Delete || o.Kind == Rollback):
 		answer = fmt.Sprintf("revision %d", o.Revision)
 	case o.Outcome == Done && o.Kind != Restore:
 		answer = o.State.String()
@@ -139,6 +146,8 @@ type Commit struct {
 	// zones are sent. Sum is the product's own digest of the latter.
 	All, Synced Image
 	Sum         store.Digest
+	// Content is what Synced is without versions, revisions and times.
+	Content Image
 }
 
 // Observation is that a server held a state.
@@ -148,6 +157,20 @@ type Observation struct {
 	Epoch    store.Epoch
 	Revision resource.Revision
 	All      Image
+}
+
+// Recall is that a server was asked for a state of the past.
+type Recall struct {
+	Server string
+	At     Time
+	// Epoch and Revision are those of the state that was read, Synced its image.
+	Epoch    store.Epoch
+	Revision resource.Revision
+	Synced   Image
+	// Applied is how far the server had applied the log, in the epoch Now. Oldest is the
+	// first revision that it could read by then, 0 where no contents are kept.
+	Now             store.Epoch
+	Applied, Oldest resource.Revision
 }
 
 // Lead is that a server began to lead, having applied what it had to.
@@ -251,6 +274,7 @@ type Wait struct {
 type History struct {
 	Ops          []*Op
 	Observations []Observation
+	Recalls      []Recall
 	Leads        []Lead
 	Deliveries   []Delivery
 	Sightings    []Sighting

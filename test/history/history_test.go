@@ -78,6 +78,17 @@ func sound() *history.History {
 		}
 	}
 	zero := uint64(0)
+	rolledBack := &history.Commit{
+		Epoch: second, Revision: 14, Prev: 12, Seen: at(13), Request: "r10", All: image(14), Synced: image(114), Content: image(204), Sum: store.Digest{Lo: 14},
+		Changes: []history.Change{marker("r10"), {Key: key(1), State: state(3, 14, "a")}},
+	}
+	commits[1].Content = image(204)
+	h.Source.Add(rolledBack)
+	h.Recalls = []history.Recall{
+		{Server: "g1", At: at(8), Epoch: first, Revision: 5, Synced: image(105), Now: first, Applied: 9, Oldest: 4},
+		{Server: "g2", At: at(9), Epoch: first, Revision: 6, Synced: image(105), Now: first, Applied: 9, Oldest: 4},
+		{Server: "g2", At: at(12), Epoch: first, Revision: 7, Synced: image(107), Now: second, Applied: 12},
+	}
 	h.Ops = []*history.Op{
 		{
 			Client: 1, Server: "g1", Kind: history.Put, Key: key(1), Request: "r1", Value: "a", If: &zero, Call: at(1), Return: at(2),
@@ -94,6 +105,8 @@ func sound() *history.History {
 			Restored: map[resource.Key]history.State{key(1): state(2, 5, "b")},
 		},
 		{Client: 3, Server: "g1", Kind: history.Read, Key: key(1), Call: at(11), Return: at(12), Outcome: history.Done, State: state(2, 5, "b")},
+		{Client: 1, Server: "g1", Kind: history.Rollback, Request: "r10", To: 4, ToEpoch: first, Call: at(12), Return: at(13), Outcome: history.Done, Revision: 14},
+		{Client: 3, Server: "g1", Kind: history.Read, Key: key(1), Call: at(14), Return: at(15), Outcome: history.Done, State: state(3, 14, "a")},
 	}
 	h.Leads = []history.Lead{{Server: "g1", At: at(1), Epoch: first, Revision: 2}, {Server: "g2", At: at(9), Epoch: first, Revision: 8}}
 	h.Deliveries = []history.Delivery{
@@ -132,7 +145,9 @@ func TestSoundHistory(t *testing.T) {
 	h := sound()
 	require.Empty(t, history.Check(h))
 	require.Empty(t, history.Linearizable(h, time.Minute))
-	require.Equal(t, history.Counts{Acknowledged: 3, Reads: 3, Unknown: 1, Refused: 2, Commits: 6, Epochs: 2, Deliveries: 3, Sightings: 4, Frames: 9}, h.Count())
+	require.Equal(t, history.Counts{
+		Acknowledged: 4, Reads: 4, Unknown: 1, Refused: 2, Commits: 7, Epochs: 2, Deliveries: 3, Sightings: 4, Frames: 9, Rollbacks: 1, Recalls: 3,
+	}, h.Count())
 }
 
 // TestEveryPromiseCanFail doctors a sound history in every way that a promise
@@ -228,6 +243,34 @@ func TestEveryPromiseCanFail(t *testing.T) {
 		}},
 		{"history", "a commit is missing", func(h *history.History) {
 			h.Source.Of(first)[3].Prev = 6
+		}},
+		{"past", "a server reads another state than the global held", func(h *history.History) {
+			h.Recalls[0].Synced = image(99)
+		}},
+		{"past", "a server reads the state of another revision", func(h *history.History) {
+			h.Recalls[2].Revision = 5
+		}},
+		{"past", "a server reads a state before there was one", func(h *history.History) {
+			h.Recalls[0].Revision = 1
+		}},
+		{"past", "a server has forgotten more than another", func(h *history.History) {
+			h.Recalls[1].Oldest = 5
+		}},
+		{"rollback", "a rollback leaves a resource out", func(h *history.History) {
+			h.Source.Of(second)[1].Content = image(99)
+		}},
+		{"rollback", "a rollback goes back to another revision", func(h *history.History) {
+			h.Ops[9].To = 5
+		}},
+		{"I1", "an acknowledged rollback was never committed", func(h *history.History) {
+			h.Ops[9].Request = "r11"
+		}},
+		{"linearizable", "a read misses a rollback", func(h *history.History) {
+			h.Ops[10].State = state(2, 5, "b")
+		}},
+		{"linearizable", "a rollback writes what it does not change", func(h *history.History) {
+			h.Source.Of(second)[1].Changes[1].State = state(2, 14, "a")
+			h.Ops[10].State = state(2, 14, "a")
 		}},
 		{"watch", "a commit is delivered twice", func(h *history.History) {
 			h.Deliveries[1] = h.Deliveries[0]

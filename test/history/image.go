@@ -17,6 +17,17 @@ type Image [16]byte
 
 func (i Image) String() string { return hex.EncodeToString(i[:4]) }
 
+// ContentOf is ImageOf without what depends on when and how often a resource was written.
+func ContentOf(resources iter.Seq[*resource.Resource], keep func(resource.Kind) bool) Image {
+	return ImageOf(func(yield func(*resource.Resource) bool) {
+		for r := range resources {
+			if !yield(r.WithMeta(resource.Meta{Key: r.Key(), Labels: r.Meta().Labels})) {
+				return
+			}
+		}
+	}, keep)
+}
+
 // ImageOf returns the image of the resources of the kinds that keep accepts, nil
 // meaning all. They must come in key order.
 func ImageOf(resources iter.Seq[*resource.Resource], keep func(resource.Kind) bool) Image {

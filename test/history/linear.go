@@ -91,16 +91,25 @@ func Linearizable(h *History, limit time.Duration) []Violation {
 // perKey returns the operations on each key as porcupine takes them.
 func perKey(h *History) map[resource.Key][]porcupine.Operation {
 	byKey := map[resource.Key][]porcupine.Operation{}
-	var restores []*Op
+	var restores, rollbacks []*Op
 	for _, op := range h.Ops {
-		if op.Kind == Restore && op.Outcome != Refused {
+		switch {
+		case op.Kind == Restore && op.Outcome != Refused:
 			restores = append(restores, op)
+			continue
+		case op.Kind == Rollback:
+			rollbacks = append(rollbacks, writesOf(h, op)...)
 			continue
 		}
 		for _, op := range settle(h, op) {
 			byKey[op.Key] = append(byKey[op.Key], porcupine.Operation{
 				ClientId: op.Client, Input: op, Call: int64(op.Call), Return: int64(op.Return),
 			})
+		}
+	}
+	for _, op := range rollbacks {
+		if ops, ok := byKey[op.Key]; ok { // else no client reads it, and others write it
+			byKey[op.Key] = append(ops, porcupine.Operation{ClientId: op.Client, Input: op, Call: int64(op.Call), Return: int64(op.Return)})
 		}
 	}
 	for key := range byKey {
@@ -113,6 +122,28 @@ func perKey(h *History) map[resource.Key][]porcupine.Operation {
 		}
 	}
 	return byKey
+}
+
+// writesOf returns what the commits of a rollback wrote, as operations on single keys.
+func writesOf(h *History, op *Op) []*Op {
+	var out []*Op
+	for _, c := range h.Source.Made(op.Request) {
+		end := max(op.Call, c.Seen)
+		if op.Outcome == Done && op.Revision == c.Revision {
+			end = op.Return
+		}
+		for _, ch := range c.Changes {
+			one := &Op{
+				Client: op.Client, Server: op.Server, Kind: Put, Key: ch.Key, Request: op.Request, Value: ch.State.Value,
+				Call: op.Call, Return: end, Outcome: Done, State: ch.State, Revision: c.Revision,
+			}
+			if ch.State.Version == 0 {
+				one.Kind = Delete
+			}
+			out = append(out, one)
+		}
+	}
+	return out
 }
 
 // settle returns an operation as it is checked: nothing if it says nothing.

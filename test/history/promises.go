@@ -49,6 +49,8 @@ func Promises() []Promise {
 		{"I10", "what is deleted in a zone was deleted in a committed state of the global", DeletionsAreReal},
 		{"I11", "a zone is sent synced kinds only", OnlySyncedIsSent},
 		{"history", "the global's history is one line without a gap", SourceIsOneLine},
+		{"past", "a state of the past is on every server what the global held then, and after one entry all servers can read the same ones", PastIsTheSame},
+		{"rollback", "a rollback makes the contents those of an earlier revision, in one commit", RollbacksAreWhole},
 		{"watch", "a watcher receives every commit once, in order, completely, and resumes where it was", WatchersMissNothing},
 		{"liveness", "what is promised within a time (L1 to L6) happens within it", InTime},
 	}
@@ -87,7 +89,7 @@ func AcknowledgedSurvive(h *History) []Violation {
 	newest := map[store.Epoch][]acked{} // rising in both
 	ops := slices.SortedFunc(slices.Values(h.Ops), func(a, b *Op) int { return cmp.Compare(a.Return, b.Return) })
 	for _, op := range ops {
-		if op.Outcome != Done || op.Request == "" || op.Kind != Put && op.Kind != Delete {
+		if op.Outcome != Done || op.Request == "" || op.Kind != Put && op.Kind != Delete && op.Kind != Rollback {
 			continue
 		}
 		made := h.made(op)
@@ -172,6 +174,53 @@ func RequestsTakeEffectOnce(h *History) []Violation {
 				f.add(c.Seen, "request %s took effect at revision %d and again at %d", c.Request, known.Revision, c.Revision)
 			}
 			first[c.Request] = c
+		}
+	}
+	return f.list
+}
+
+// PastIsTheSame holds that a server reads of an earlier revision what the global held
+// there, and that the oldest revision that can be read depends on the log alone.
+func PastIsTheSame(h *History) []Violation {
+	f := findings{promise: "past"}
+	type point struct {
+		epoch store.Epoch
+		rev   resource.Revision
+	}
+	first := map[point]*Recall{}
+	for i := range h.Recalls {
+		r := &h.Recalls[i]
+		if c := h.Source.At(r.Epoch, r.Revision); c == nil || c.Synced != r.Synced {
+			f.add(r.At, "%s reads at revision %d, having applied %d, what the global did not hold there", r.Server, r.Revision, r.Applied)
+		}
+		if r.Oldest == 0 {
+			continue
+		}
+		at := point{r.Now, r.Applied}
+		switch known := first[at]; {
+		case known == nil:
+			first[at] = r
+		case known.Oldest != r.Oldest:
+			f.add(r.At, "having applied revision %d, %s reads back to %d, and %s read back to %d at %v", r.Applied, r.Server, r.Oldest, known.Server, known.Oldest, known.At)
+		}
+	}
+	return f.list
+}
+
+// RollbacksAreWhole holds that the state after the commit of a rollback has the contents
+// that it goes back to: nothing is left out, and nothing that was written while it was
+// decided stays.
+func RollbacksAreWhole(h *History) []Violation {
+	f := findings{promise: "rollback"}
+	for _, op := range h.Ops {
+		if op.Kind != Rollback {
+			continue
+		}
+		then := h.Source.At(op.ToEpoch, op.To)
+		for _, c := range h.Source.Made(op.Request) {
+			if then == nil || then.Content != c.Content {
+				f.add(c.Seen, "the contents after commit %d are not those of revision %d: %s", c.Revision, op.To, op)
+			}
 		}
 	}
 	return f.list

@@ -76,6 +76,12 @@ func (r *Recorder) Observe(o Observation) {
 	add(r, &r.h.Observations, o)
 }
 
+// Recall records what a server said of the past.
+func (r *Recorder) Recall(c Recall) {
+	c.At = r.Now()
+	add(r, &r.h.Recalls, c)
+}
+
 // Lead records that a server began to lead.
 func (r *Recorder) Lead(l Lead) {
 	l.At = r.Now()

@@ -15,12 +15,17 @@ type Counts struct {
 	Acknowledged, Reads, Unknown, Refused int
 	Commits, Epochs                       int
 	Deliveries, Sightings, Frames         int
+	// Rollbacks are the acknowledged ones, Recalls the states of the past that were read.
+	Rollbacks, Recalls int
 }
 
 // Count counts.
 func (h *History) Count() Counts {
-	c := Counts{Deliveries: len(h.Deliveries), Sightings: len(h.Sightings), Frames: len(h.Frames)}
+	c := Counts{Deliveries: len(h.Deliveries), Sightings: len(h.Sightings), Frames: len(h.Frames), Recalls: len(h.Recalls)}
 	for _, op := range h.Ops {
+		if op.Kind == Rollback && op.Outcome == Done {
+			c.Rollbacks++
+		}
 		switch {
 		case op.Outcome == Unknown && op.Kind != Read:
 			c.Unknown++

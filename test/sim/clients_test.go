@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -27,6 +28,9 @@ const (
 // synced says which kinds zones are sent, by §1.3 and not by the table of kinds: what the product
 // says of it is under test.
 func synced(kind resource.Kind) bool { return kind != markerKind }
+
+// meshKey is the mesh of everything that clients write.
+var meshKey = resource.Key{Kind: "Mesh", Name: "default"}
 
 func dataKey(n int) resource.Key {
 	return resource.Key{Kind: dataKind, Mesh: "default", Name: fmt.Sprintf("k-%d", n)}
@@ -94,6 +98,8 @@ func (c *client) act(ctx context.Context) {
 		c.read(ctx, key)
 	case roll < 42:
 		c.write(ctx, history.Delete, key)
+	case roll < 47:
+		c.rollback(ctx)
 	default:
 		c.write(ctx, history.Put, key)
 	}
@@ -176,6 +182,86 @@ func (c *client) attempts(ctx context.Context, record *history.Op, txn store.Txn
 	}
 }
 
+// decisions is how often a rollback is decided on what has changed meanwhile.
+const decisions = 5
+
+// rollback makes what zones are sent what it was at an earlier revision, as the product
+// does: decided on one state, refused if that has changed by then, and decided again.
+func (c *client) rollback(ctx context.Context) {
+	p := c.pick()
+	if p == nil {
+		c.at = nil
+		return
+	}
+	then := p.recall(c.rng)
+	if then == nil {
+		return
+	}
+	if _, ok := then.Get(meshKey); !ok {
+		return // before there was anything to go back to
+	}
+	c.next++
+	id := fmt.Sprintf("c%d-%d", c.id, c.next)
+	record := c.w.rec.Call(history.Op{Client: c.id, Kind: history.Rollback, Request: id, To: then.Revision(), ToEpoch: then.Epoch()})
+	limit := c.w.plan.times(time.Duration(1+c.rng.IntN(8)) * time.Second)
+	outcome, server := history.Refused, p.s.name
+	var result store.Result
+	var err error
+	for range decisions {
+		server, result, err = c.decide(ctx, id, then.Revision(), then.Epoch(), limit)
+		if err == nil {
+			outcome = history.Done
+			break
+		}
+		var changed *store.ChangedError
+		if errors.As(err, &changed) {
+			continue
+		}
+		if !surelyNothing(err) && !errors.Is(err, errNotDecided) {
+			outcome = history.Unknown
+		}
+		c.at = nil
+	}
+	c.w.rec.Return(record, func(op *history.Op) {
+		op.Server, op.Outcome, op.Revision = server, outcome, result.Revision
+		if err != nil {
+			op.Err = err.Error()
+		}
+	})
+}
+
+var errNotDecided = errors.New("the state to go back to cannot be read")
+
+// decide makes one attempt at a rollback.
+func (c *client) decide(ctx context.Context, id string, to resource.Revision, epoch store.Epoch, limit time.Duration) (string, store.Result, error) {
+	p := c.pick()
+	if p == nil {
+		return c.at.name, store.Result{}, errDown
+	}
+	now := p.store.View()
+	then, err := p.store.StateAt(to)
+	if err != nil {
+		return p.s.name, store.Result{}, fmt.Errorf("%w: %w", errNotDecided, err)
+	}
+	if then.Epoch() != epoch {
+		return p.s.name, store.Result{}, errNotDecided // the global was recovered without it
+	}
+	since := now.Changed()
+	txn := store.Txn{RequestID: id, UnchangedSince: &since, Ops: []store.Op{store.Put(content(markerKey(c.id), id))}}
+	for r := range then.List(dataKind, "") {
+		stored, there := now.Get(r.Key())
+		if !there || !bytes.Equal(stored.Canonical(), r.Canonical()) {
+			txn.Ops = append(txn.Ops, store.Put(r))
+		}
+	}
+	for r := range now.List(dataKind, "") {
+		if _, there := then.Get(r.Key()); !there {
+			txn.Ops = append(txn.Ops, store.Delete(r.Key()))
+		}
+	}
+	return c.proposeAt(ctx, p, txn, limit)
+}
+
 // surelyNothing says whether an error means that nothing was written. What the
 // store itself refused is among it.
 func surelyNothing(err error) bool {
@@ -193,6 +279,10 @@ func (c *client) propose(ctx context.Context, txn store.Txn, limit time.Duration
 	if p == nil {
 		return c.at.name, store.Result{}, errDown
 	}
+	return c.proposeAt(ctx, p, txn, limit)
+}
+
+func (c *client) proposeAt(ctx context.Context, p *process, txn store.Txn, limit time.Duration) (string, store.Result, error) {
 	within, cancel := context.WithTimeout(p.ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()

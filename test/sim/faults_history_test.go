@@ -13,9 +13,10 @@ import (
 	"meridian/test/history"
 )
 
-// historyFaults replace the global's state.
+// historyFaults replace the state of the global, and bound its past.
 var historyFaults = []fault{
 	{"restore a backup", 3, restoreBackup},
+	{"bound the contents of old revisions", 2, boundHistory},
 }
 
 // restoreBackup saves a backup, lets some time pass and restores it, while

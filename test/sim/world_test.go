@@ -41,6 +41,9 @@ type world struct {
 	// begun says that there is a cluster to join.
 	begun atomic.Bool
 
+	// retention is which contents of old revisions the servers are to keep.
+	retention atomic.Pointer[store.Retention]
+
 	mu         sync.Mutex // guards what follows
 	servers    []*server  // the members, and those that are to be
 	former     []*server  // servers that are not, the newest last
@@ -82,6 +85,7 @@ func newWorld(t *testing.T, seed uint64, p plan, logger *slog.Logger) *world {
 		t: t, seed: seed, plan: p, logger: logger, net: simnet.NewNetwork(), zoneNet: simnet.NewNetwork(),
 		rec: history.NewRecorder(time.Now, synced),
 	}
+	w.retention.Store(&retentions[0])
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -198,7 +202,7 @@ func (w *world) begin() error {
 	if !w.await(p.times(2*time.Minute), func() bool { return len(w.voters()) == p.servers }) {
 		return fmt.Errorf("only %v have a vote", w.voters())
 	}
-	mesh := content(resource.Key{Kind: "Mesh", Name: "default"}, "mesh")
+	mesh := content(meshKey, "mesh")
 	rev, err := w.probe(w.ctx, p.times(time.Minute), store.Put(mesh))
 	if err != nil {
 		return err
@@ -400,6 +404,11 @@ func (w *world) settle() {
 	w.rec.Waited(history.Wait{Promise: "L2", What: "until everything was everywhere", Took: time.Since(began), Limit: w.plan.times(time.Minute)})
 	// Commits that no server has shown yet would look as if they did not exist.
 	w.pause(w.plan.times(time.Second))
+	for _, s := range w.members() {
+		if p := s.process(); p != nil {
+			p.recallAll()
+		}
+	}
 }
 
 // lagging names a server or zone that lacks what the newest server holds.

@@ -73,7 +73,7 @@ func (z *zone) start() {
 	}
 	z.wanted = true
 	z.boot++
-	options := storeOptions()
+	options := storeOptions(z.name)
 	options.ExternalMeshes = true
 	p := &zoneProcess{z: z, boot: z.boot, disk: z.disks, store: store.New(options), ended: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(z.w.ctx)
