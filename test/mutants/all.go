@@ -310,4 +310,22 @@ var all = []mutant{
 		edits: []edit{{"filters = append(trying, filters...)", "filters = trying"}},
 		pkg:   "./internal/xds/generate/envoy", run: "TestInboundsDemandCertificates",
 	},
+	{
+		name: "trims-by-the-clock", breaks: "all servers keep the same contents of old revisions",
+		edits: []edit{{"p.trim(b.time)", "p.trim(time.Now())"}},
+		pkg:   "./internal/store", run: "TestContentsAreBounded",
+	},
+	{
+		name: "snapshot-without-contents", breaks: "a new server gets the contents of old revisions with its snapshot",
+		edits: []edit{{"Revision: uint64(m.Revision), Spec: c.before.canonical,", "Revision: uint64(m.Revision),"}},
+		pkg:   "./internal/store", run: "TestContentsOfOldRevisions",
+	},
+	{
+		name: "rollback-of-another-state", breaks: "what is written while a rollback is decided is decided on, too",
+		edits: []edit{{
+			"changed := now.Changed()\n\ttxn := store.Txn{RequestID: d.attempt, Time: b.cfg.Now(), Ops: ops, UnchangedSince: &changed}",
+			"txn := store.Txn{RequestID: d.attempt, Time: b.cfg.Now(), Ops: ops}",
+		}},
+		pkg: "./internal/service/admin", run: "TestRollbackIsDecided",
+	},
 }
