@@ -18,6 +18,9 @@ const interrupted = 130
 // grace is how long a command may take to stop after a signal.
 const grace = time.Second
 
+// aborting is how long a command may take to put things in order after a second signal.
+const aborting = 3 * time.Second
+
 func main() {
 	os.Exit(run())
 }
@@ -40,15 +43,39 @@ func run() int {
 			if s == os.Interrupt && editor.Running() {
 				continue // it was meant for the editor
 			}
-			signal.Stop(signals) // a second signal ends the process at once
 			cancel()
 		}
 	}
-	// A command that reads standard input cannot be stopped: it is left behind.
-	select {
-	case code := <-done:
-		return code
-	case <-time.After(grace + editor.Grace()):
-		return interrupted
+	return finish(done, signals, &editor)
+}
+
+// stopping is what finish knows of a command: see cli.Foreground.
+type stopping interface {
+	Grace() time.Duration
+	Abort()
+}
+
+// finish waits for a command that was told to stop, and returns the exit code. A command
+// that reads standard input cannot be stopped: it is left behind. A second signal ends the
+// process at once, or has a command that has something to put in order do so at once.
+func finish(done <-chan int, signals <-chan os.Signal, command stopping) int {
+	limit, aborted := time.After(grace+command.Grace()), false
+	for {
+		select {
+		case code := <-done:
+			if aborted {
+				return interrupted
+			}
+			return code
+		case <-signals:
+			if aborted || command.Grace() == 0 {
+				return interrupted
+			}
+			aborted = true
+			command.Abort()
+			limit = time.After(aborting)
+		case <-limit:
+			return interrupted
+		}
 	}
 }

@@ -57,3 +57,44 @@ func TestSignalEndsAReader(t *testing.T) {
 	require.ErrorAs(t, cmd.Wait(), &exit)
 	require.Equal(t, 130, exit.ExitCode())
 }
+
+// orderly is a command that may have something to put in order.
+type orderly struct {
+	grace   time.Duration
+	aborted func()
+}
+
+func (o orderly) Grace() time.Duration { return o.grace }
+func (o orderly) Abort()               { o.aborted() }
+
+// A second signal has a command that has something to put in order do so at once, a third
+// one ends the process; other commands end with the second.
+func TestASecondSignal(t *testing.T) {
+	for name, c := range map[string]struct {
+		grace   time.Duration
+		signals int
+		ends    bool // when it is to abort
+		code    int
+		aborts  int
+	}{
+		"nothing to put in order":  {signals: 1, code: interrupted},
+		"ended in time":            {grace: time.Hour, ends: true, code: 0},
+		"put in order":             {grace: time.Hour, signals: 1, ends: true, code: interrupted, aborts: 1},
+		"no patience with what is": {grace: time.Hour, signals: 2, code: interrupted, aborts: 1},
+	} {
+		done, signals, aborts := make(chan int, 1), make(chan os.Signal, 2), 0
+		for range c.signals {
+			signals <- os.Interrupt
+		}
+		if c.ends && c.signals == 0 {
+			done <- 0
+		}
+		got := finish(done, signals, orderly{c.grace, func() {
+			if aborts++; c.ends {
+				done <- 0
+			}
+		}})
+		require.Equal(t, c.code, got, name)
+		require.Equal(t, c.aborts, aborts, name)
+	}
+}

@@ -48,6 +48,12 @@ const (
 	lookAtToken = time.Second
 	// leaving bounds how long the zone may take to end the registration.
 	leaving = 2 * time.Second
+	// hurrying bounds, once an agent was told to abort, how long Envoy may take to end, and
+	// how long the zone may take to end the registration.
+	hurrying = 500 * time.Millisecond
+	// Ending is how long an agent takes at most beyond its drain time once ctx has ended: to
+	// stop Envoy, to end the registration, and to send the log entries that wait.
+	Ending = stopping + leaving + logFlush
 )
 
 // Config is how an agent runs. All fields but Log are required.
@@ -71,6 +77,9 @@ type Config struct {
 	Instance string
 	// Drain is how long streams continue at most once ctx has ended.
 	Drain time.Duration
+	// Abort, once closed, ends the drain time: after ctx has ended, Run then returns within
+	// about a second. Nil never does.
+	Abort <-chan struct{}
 	Log   *slog.Logger
 }
 
@@ -106,6 +115,10 @@ type agent struct {
 	// live asks what the proxy runs; nil where there is none that could be asked.
 	live func(context.Context) *meridianv1.DataplaneLive
 
+	// drainTime starts over, which is closed once the drain time has passed.
+	drainTime sync.Once
+	over      chan struct{}
+
 	mu      sync.Mutex
 	streams int
 	idle    chan struct{} // closed when there are no streams; nil unless waited for
@@ -113,7 +126,8 @@ type agent struct {
 
 // Run runs an agent until ctx ends. Then it has the zone withdraw the dataplane from
 // others, serves its clients until they have closed their streams or the drain time is
-// over, and ends the registration. It returns nil then. A *UsageError means that it
+// over, and ends the registration. It returns nil then, at the latest after the drain time
+// and Ending. A *UsageError means that it
 // could not have started; an error of the zone, that the zone refuses it.
 func Run(ctx context.Context, cfg Config) error {
 	a := &agent{cfg: cfg, draining: make(chan struct{}), identified: func() {}, trials: NewTrials(cfg.Log)}
@@ -150,7 +164,12 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer func() { _ = os.Remove(cfg.Socket) }()
 	logs := NewLogs(cfg.Log)
-	defer logs.Close()
+	defer func() {
+		if a.aborted() {
+			logs.cancel()
+		}
+		logs.Close()
+	}()
 	server := grpc.NewServer(
 		grpc.UnknownServiceHandler((&relay{zone: &a.zone, opened: a.opened, closed: a.closed, logs: logs, trials: a.trials}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
 		grpc.MaxRecvMsgSize(maxRelayed), grpc.MaxSendMsgSize(maxRelayed), grpc.MaxConcurrentStreams(maxRelayedStreams),
@@ -162,9 +181,11 @@ func Run(ctx context.Context, cfg Config) error {
 	stopped := start(ctx)
 	defer stopped()
 	registered := make(chan error, 1)
+	calling, hangUp := context.WithCancel(context.Background())
+	defer hangUp()
 	registration, leave := context.WithCancel(context.Background())
 	defer leave()
-	go func() { registered <- a.register(registration) }()
+	go func() { registered <- a.register(registration, calling) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve %s: %w", cfg.Socket, err)
@@ -183,8 +204,40 @@ func Run(ctx context.Context, cfg Config) error {
 		return nil
 	}
 	leave()
-	a.cfg.Log.Debug("the registration has ended", "error", <-registered)
-	return nil
+	limit, abort := time.NewTimer(leaving), cfg.Abort
+	defer limit.Stop()
+	for {
+		select {
+		case err := <-registered:
+			a.cfg.Log.Debug("the registration has ended", "error", err)
+			return nil
+		case <-abort:
+			abort = nil
+			limit.Reset(hurrying)
+		case <-limit.C:
+			hangUp()
+		}
+	}
+}
+
+// drainTimeOver returns a channel that is closed once the drain time has passed, which begins
+// with the first call.
+func (a *agent) drainTimeOver() <-chan struct{} {
+	a.drainTime.Do(func() {
+		a.over = make(chan struct{})
+		time.AfterFunc(a.cfg.Drain, func() { close(a.over) })
+	})
+	return a.over
+}
+
+// aborted reports whether the agent was told to abort.
+func (a *agent) aborted() bool {
+	select {
+	case <-a.cfg.Abort:
+		return true
+	default:
+		return false
+	}
 }
 
 // dial prepares a connection to the first of some addresses that accepts one.
@@ -281,8 +334,9 @@ func listen(path string) (net.Listener, error) {
 }
 
 // register keeps the dataplane registered until ctx ends, and ends the registration
-// then. It returns an error when the zone refuses what waiting does not change.
-func (a *agent) register(ctx context.Context) error {
+// then, unless calling ends before that is done: it bounds every call. register returns an
+// error when the zone refuses what waiting does not change.
+func (a *agent) register(ctx, calling context.Context) error {
 	pause, was, ever, leaving := firstPause, "", false, departure{}
 	draining := a.draining
 	for {
@@ -291,7 +345,7 @@ func (a *agent) register(ctx context.Context) error {
 		if err != nil {
 			return &UsageError{err}
 		}
-		err = a.connect(ctx, conn, func() error {
+		err = a.connect(ctx, calling, conn, func() error {
 			if moves {
 				moves = false
 				a.zone.use(conn)
@@ -310,7 +364,7 @@ func (a *agent) register(ctx context.Context) error {
 		}
 		leaving.ended(err, begun)
 		// One attempt that began before the end may be followed by one that ends the registration.
-		if ctx.Err() != nil && (last || !ever || errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled || final(err, ever)) {
+		if ctx.Err() != nil && (last || calling.Err() != nil || !ever || errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled || final(err, ever)) {
 			return nil
 		}
 		if begun {
@@ -357,17 +411,15 @@ func final(err error, ever bool) bool {
 	return false
 }
 
-// connect registers the dataplane for as long as the stream lasts. accepted is called
-// once it is registered and the zone has said by what it is known.
-func (a *agent) connect(ctx context.Context, conn grpc.ClientConnInterface, accepted func() error) error {
+// connect registers the dataplane for as long as the stream lasts, within calling. accepted
+// is called once it is registered and the zone has said by what it is known.
+func (a *agent) connect(ctx, calling context.Context, conn grpc.ClientConnInterface, accepted func() error) error {
 	presented, err := a.token()
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error()) // it may be being replaced
 	}
-	streaming, cancel := context.WithCancel(context.Background())
+	streaming, cancel := context.WithCancel(calling)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(leaving, cancel) })
-	defer stop()
 	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(streaming, grpc.WaitForReady(ctx.Err() != nil))
 	if err != nil {
 		return err
@@ -543,6 +595,8 @@ func (a *agent) follow(ctx context.Context, received <-chan *meridianv1.ConnectR
 				a.available.certify(expires)
 				a.expiry.Reset(max(0, expires.Sub(c.now())))
 				a.identified()
+			} else if a.available.refuse() {
+				a.cfg.Log.Error("the mesh accepts only callers and servers with a certificate: others are to send no requests until the zone issues one")
 			}
 			a.plaintext.want(identity.GetPlaintext(), c.now())
 			renewal.Stop()
@@ -605,7 +659,8 @@ func (a *agent) drained() <-chan struct{} {
 		defer close(over)
 		select {
 		case <-idle:
-		case <-time.After(a.cfg.Drain):
+		case <-a.drainTimeOver():
+		case <-a.cfg.Abort:
 		}
 	}()
 	return over

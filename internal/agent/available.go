@@ -17,7 +17,7 @@ type availability struct {
 	mu sync.Mutex
 	up bool
 	// expires is when the certificate expires, zero where the mesh needs none; expired is
-	// whether it has.
+	// whether it has, or is needed and refused.
 	expires time.Time
 	expired bool
 	changed chan struct{} // closed with the next change; nil while nothing waits for it
@@ -29,6 +29,16 @@ func (v *availability) set(up bool) { v.change(func() { v.up = up }) }
 // certify says when the certificate expires; zero for never.
 func (v *availability) certify(expires time.Time) {
 	v.change(func() { v.expires, v.expired = expires, false })
+}
+
+// refuse says that the mesh needs a certificate, and the zone issues none: one that is there
+// is used until it expires. It reports whether there is none.
+func (v *availability) refuse() (none bool) {
+	v.change(func() {
+		none = v.expires.IsZero()
+		v.expired = v.expired || none
+	})
+	return none
 }
 
 // lapse takes what time it is, and reports whether the certificate has expired since the

@@ -93,6 +93,8 @@ type supervisor struct {
 	certificates *certificates
 	// program is the absolute path of the Envoy.
 	program string
+	// lock is held for as long as the directory is in use.
+	lock *os.File
 	// metrics answers who reads metrics; served is closed once it has ended.
 	metrics *http.Server
 	served  chan struct{}
@@ -108,11 +110,18 @@ func newSupervisor(ctx context.Context, a *agent) (*supervisor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--envoy: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "meridian-envoy-")
+	if err := removeAbandoned(os.TempDir()); err != nil {
+		a.cfg.Log.Warn("what an agent that was killed has left is not removed", "error", err)
+	}
+	dir, err := os.MkdirTemp("", envoyDir)
 	if err != nil {
 		return nil, fmt.Errorf("--envoy: %w", err)
 	}
 	s := &supervisor{agent: a, dir: dir, program: program}
+	if s.lock, err = lockDir(dir); err != nil {
+		s.remove()
+		return nil, fmt.Errorf("--envoy: %w", err)
+	}
 	s.admin = s.adminClient()
 	content, err := s.configuration()
 	if err == nil {
@@ -163,6 +172,9 @@ func (s *supervisor) remove() {
 		<-s.served
 	}
 	_ = os.RemoveAll(s.dir)
+	if s.lock != nil {
+		_ = s.lock.Close()
+	}
 }
 
 func (s *supervisor) path(name string) string { return filepath.Join(s.dir, name) }
@@ -304,16 +316,25 @@ func (s *supervisor) once(ctx context.Context) error {
 	case err := <-ended:
 		return err
 	case <-drained:
-	case <-time.After(cfg.Drain):
+	case <-s.agent.drainTimeOver():
 		cfg.Log.Warn("the drain time is over: what is still open is cut", "after", cfg.Drain)
+	case <-cfg.Abort:
+		cfg.Log.Warn("a second signal ends the drain time: what is still open is cut")
 	}
 	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(stopping):
-		_ = cmd.Process.Kill()
-		return <-ended
+	limit, abort := time.NewTimer(stopping), cfg.Abort
+	defer limit.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-abort:
+			abort = nil
+			limit.Reset(hurrying)
+		case <-limit.C:
+			_ = cmd.Process.Kill()
+			return <-ended
+		}
 	}
 }
 

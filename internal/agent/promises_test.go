@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/meshca"
 )
 
@@ -81,6 +82,51 @@ func TestOthersAreSentNowhereWithACertificateThatExpired(t *testing.T) {
 	z.await(t, func() bool { return z.hello != nil && !z.hello.GetDraining() })
 	r.stop()
 	require.NoError(t, <-r.ended)
+}
+
+// Where only TLS is accepted, others are sent nowhere that can have no certificate: their
+// requests would fail. Where plaintext is accepted too, they are.
+func TestOthersAreSentNowhereThatIsRefusedACertificate(t *testing.T) {
+	z := startZone(t)
+	plaintext := true // guarded by z.mu
+	z.identity = func(version uint64) *meridianv1.DataplaneIdentity {
+		return &meridianv1.DataplaneIdentity{Version: version, Refused: "its tags are too long", Plaintext: plaintext}
+	}
+	r := start(t, z)
+	r.bootstrapped(t)
+	mode := func(permissive bool) {
+		z.mu.Lock()
+		plaintext, z.hello = permissive, nil
+		end := z.end
+		z.mu.Unlock()
+		end(status.Error(codes.Unavailable, "away"))
+	}
+	z.mu.Lock()
+	require.False(t, z.hello.GetDraining())
+	require.Zero(t, z.drains)
+	z.mu.Unlock()
+	mode(false)
+	z.await(t, func() bool { return z.drains == 1 })
+	mode(true)
+	z.await(t, func() bool { return z.hello != nil && !z.hello.GetDraining() })
+	r.stop()
+	require.NoError(t, <-r.ended)
+}
+
+// A certificate that is there is used until it expires, also while no other is issued.
+func TestARefusalIsNoExpiry(t *testing.T) {
+	var v availability
+	now := time.Now()
+	v.set(true)
+	v.certify(now.Add(time.Hour))
+	require.False(t, v.refuse())
+	up, _ := v.get()
+	require.True(t, up)
+	require.True(t, v.lapse(now.Add(time.Hour)))
+	v.certify(time.Time{})
+	require.True(t, v.refuse())
+	up, _ = v.get()
+	require.False(t, up)
 }
 
 func TestCertificatesLapse(t *testing.T) {

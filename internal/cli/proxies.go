@@ -54,7 +54,8 @@ The socket that the application connects to is for this user only. The dataplane
 token (--token-file, or MERIDIAN_TOKEN_FILE) is read for every connection, so it
 can be replaced at any time. On SIGTERM other proxies are told at once to send the
 dataplane no more requests; the application's streams continue until it has closed
-them, or for the drain time, and then the registration ends.`,
+them, or for the drain time, and then the registration ends. A second signal ends the
+drain time.`,
 		Example: `  meridian proxy run -f dataplane.yaml --token-file dp.token \
     --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json
   meridian proxy run -f dataplane.yaml --token-file dp.token \
@@ -102,7 +103,7 @@ them, or for the drain time, and then the registration ends.`,
 		}
 		config.Drain, config.Instance = drain, rand.Text()
 		config.Log = slog.New(slog.NewTextHandler(a.Stderr, nil))
-		a.foreground.finish(drain)
+		config.Abort = a.foreground.finish(drain + agent.Ending)
 		err = agent.Run(cmd.Context(), config)
 		var usage *agent.UsageError
 		if errors.As(err, &usage) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,14 +35,36 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 type Foreground struct {
 	running atomic.Bool
 	grace   atomic.Int64
+	made    sync.Once
+	abort   func()
+	aborted <-chan struct{}
 }
 
 // Grace is how long the command takes to finish after it was told to stop, at most,
 // beyond what every command may take.
 func (f *Foreground) Grace() time.Duration { return time.Duration(f.grace.Load()) }
 
-// finish says that the command may take this long to finish.
-func (f *Foreground) finish(after time.Duration) { f.grace.Store(int64(after)) }
+// finish says that the command may take this long to finish, and returns a channel that is
+// closed once it is to take no longer than it must.
+func (f *Foreground) finish(after time.Duration) (aborted <-chan struct{}) {
+	f.prepare()
+	f.grace.Store(int64(after))
+	return f.aborted
+}
+
+// Abort has a command that has a Grace take no longer to finish than it must, which is about
+// a second.
+func (f *Foreground) Abort() {
+	f.prepare()
+	f.abort()
+}
+
+func (f *Foreground) prepare() {
+	f.made.Do(func() {
+		aborted := make(chan struct{})
+		f.aborted, f.abort = aborted, sync.OnceFunc(func() { close(aborted) })
+	})
+}
 
 // Running reports whether another program has the terminal.
 func (f *Foreground) Running() bool { return f.running.Load() }
