@@ -328,4 +328,9 @@ var all = []mutant{
 		}},
 		pkg: "./internal/service/admin", run: "TestRollbackIsDecided",
 	},
+	{
+		name: "writes-on-any-state", breaks: "the state machine refuses what was decided on another state",
+		edits: []edit{{"v.changed > *txn.UnchangedSince {", "false && v.changed > *txn.UnchangedSince {"}},
+		pkg:   "./internal/store", run: "TestEntriesApplyAsTheyDid",
+	},
 }
