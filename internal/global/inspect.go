@@ -346,7 +346,7 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 		}
 	}
 	switch {
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+	case asked.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded): // and not a timeout that the zone tells of
 		return nil, rpcerr.New(rpcerr.Timeout, reasonZoneTimeout, "zone %q is connected but did not answer within %s; see `meridian zones`", zone, timeout.Round(time.Millisecond))
 	case errors.Is(err, zonesync.ErrZoneSilent):
 		return nil, rpcerr.New(rpcerr.Timeout, reasonZoneTimeout, "zone %q is connected and does not answer: it sends nothing; see `meridian zones`", zone)

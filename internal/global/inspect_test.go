@@ -110,6 +110,13 @@ func TestZoneThatDoesNotAnswer(t *testing.T) {
 			require.ErrorContains(t, err, `zone "east" is connected but did not answer within`)
 			require.NoError(t, ctx.Err())
 		}
+
+		s.asking = func(context.Context, resource.ZoneName, string, []byte) ([]byte, error) {
+			return nil, rpcerr.New(rpcerr.Timeout, "X", "the Envoy of web-1 does not answer: %w", context.DeadlineExceeded)
+		}
+		_, err := s.Inspect(ctx, aboutDataplane("east"))
+		require.Equal(t, rpcerr.Timeout, rpcerr.CodeOf(err))
+		require.EqualError(t, err, "the Envoy of web-1 does not answer: context deadline exceeded", "a zone that says what it waited for has answered")
 	})
 }
 
