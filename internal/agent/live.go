@@ -115,6 +115,9 @@ func (s *supervisor) live(ctx context.Context) *meridianv1.DataplaneLive {
 		if request := (*url.Error)(nil); errors.As(err, &request) {
 			err = request.Err // it has no address that would say something
 		}
+		if err != nil && ctx.Err() != nil {
+			err = errors.New("it does not answer in time")
+		}
 		if err != nil {
 			return &meridianv1.DataplaneLive{Error: "Envoy does not say what it runs: " + clean(err.Error())}
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -75,6 +76,9 @@ func TestWhatAnEnvoyRuns(t *testing.T) {
 func TestWhatAnEnvoyRunsIsBounded(t *testing.T) {
 	s := admin(t)
 	require.Contains(t, s.live(t.Context()).GetError(), "Envoy does not say what it runs: ")
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Equal(t, "Envoy does not say what it runs: it does not answer in time", s.live(over).GetError())
 	listener, err := net.Listen("unix", s.path("admin"))
 	require.NoError(t, err)
 	entry := fmt.Sprintf(`{"version_info":"v","cluster":{"name":%q}}`, strings.Repeat("x", 2*maxLiveText))
