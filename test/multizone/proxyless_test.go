@@ -233,6 +233,9 @@ func TestStockGRPCFollowsItsZone(t *testing.T) {
 	east.await("the agent of the server to be back", func() bool {
 		return strings.Contains(east.command("inspect", "dataplane", "backend-1").stdout, "proxy online")
 	})
+	east.await("the server to be back", func() bool { // its agent ends without it once that is told to
+		return strings.Contains(east.command("proxy", "status", "backend-1").stdout, "SYNCED")
+	})
 	route("v1")
 	answers("v1")
 	close(stop)
