@@ -168,9 +168,9 @@ func ofTrafficRoutes(kind resource.Kind) []behaviour {
 	return []behaviour{
 		{kind, "destination", `{` + two + `}`, func(s *scene) { s.routed([]string{"/a.S/M"}) }},
 		{kind, "split[].weight split[].destination", `{"split":[{"weight":3,` + one + `},{"weight":1,` + two + `}]}`, func(s *scene) {
-			// In turns, it is a half; the deviation is less than 9.
-			s.eventually(func() bool { return s.byTwo() < 150 })
-			require.InDelta(s, 100, s.byTwo(), 60)
+			// In turns, it is a half; the deviation is less than 9. Calls go to one alone
+			// until there is a connection to two.
+			s.eventually(func() bool { n := s.byTwo(); return n > 50 && n < 150 })
 		}},
 		{
 			kind, "http[].match.path.prefix http[].match.path.exact http[].match.path.regex http[].destination",
