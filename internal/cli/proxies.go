@@ -151,11 +151,51 @@ func (a *app) proxyConfig(files *sources, mesh *meshFlag, addresses, ca string) 
 	return config, nil
 }
 
-func newProxyStatusCommand(a *app) *cobra.Command {
+// aboutProxies makes a command ask about the proxies of all meshes, of one mesh, or about
+// the one of that name, and say none where there are none.
+func (a *app) aboutProxies(cmd *cobra.Command, none string, about func(name string) question.Question, formats ...print.Format) {
 	var (
 		zone      string
 		allMeshes bool
 	)
+	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global")
+	mesh := bindMesh(cmd)
+	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m and NAME)")
+	output := print.BindFormat(cmd.Flags(), formats...)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := errors.Join(mesh.check(), checkZone(zone)); err != nil {
+			return err
+		}
+		name, asked := "", ""
+		if len(args) == 1 {
+			if allMeshes {
+				return exit.Usagef("-A shows every mesh, and NAME is of one: give one of them")
+			}
+			name, asked = args[0], mesh.name
+		} else if mesh.explicit() && !allMeshes {
+			asked = mesh.name
+		}
+		q := about(name)
+		response, err := a.ask(cmd.Context(), question.Request(q, asked, zone))
+		if err != nil {
+			return err
+		}
+		if output.Value.Structured() {
+			return a.WriteDocument(output.Value, response.GetJson())
+		}
+		var list struct{ Items, Incomplete []any }
+		if err := answer.Unmarshal(response.GetJson(), &list); err != nil {
+			return err
+		}
+		if len(list.Items) == 0 && len(list.Incomplete) == 0 {
+			a.Message("%s", none)
+			return nil
+		}
+		return a.printAnswer(output.Value, q, response.GetJson(), response.GetShownNames())
+	}
+}
+
+func newProxyStatusCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show what proxies have accepted over xDS",
@@ -172,48 +212,14 @@ version. All meshes are shown unless -m names one.`,
   meridian proxy status web-1 -o json`,
 		Args: between(0, "NAME"),
 	}
-	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global")
-	mesh := bindMesh(cmd)
-	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m and NAME)")
-	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := errors.Join(mesh.check(), checkZone(zone)); err != nil {
-			return err
-		}
-		q, asked := question.Proxies{}, ""
-		if len(args) == 1 {
-			if allMeshes {
-				return exit.Usagef("-A shows every mesh, and NAME is of one: give one of them")
-			}
-			q.Name, asked = args[0], mesh.name
-		} else if mesh.explicit() && !allMeshes {
-			asked = mesh.name
-		}
-		response, err := a.ask(cmd.Context(), question.Request(q, asked, zone))
-		if err != nil {
-			return err
-		}
-		if output.Value.Structured() {
-			return a.WriteDocument(output.Value, response.GetJson())
-		}
-		var list answer.ProxiesAnswer
-		if err := answer.Unmarshal(response.GetJson(), &list); err != nil {
-			return err
-		}
-		if len(list.Items) == 0 && len(list.Incomplete) == 0 {
-			a.Message("No proxy follows a zone over xDS.")
-			return nil
-		}
-		return a.printAnswer(output.Value, q, response.GetJson(), response.GetShownNames())
-	}
+	a.aboutProxies(cmd, "No proxy follows a zone over xDS.", func(name string) question.Question {
+		return question.Proxies{Name: name}
+	}, print.FormatTable, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
 
 func newProxyShadowCommand(a *app) *cobra.Command {
-	var (
-		zone, service string
-		allMeshes     bool
-	)
+	var service string
 	cmd := &cobra.Command{
 		Use:   "shadow [NAME]",
 		Short: "Show what permissions that are only tried would do",
@@ -228,40 +234,9 @@ unless -m names one; -o wide has a row for each dataplane and port.`,
   meridian proxy shadow --service backend -o wide`,
 		Args: between(0, "NAME"),
 	}
-	cmd.Flags().StringVar(&zone, "zone", "", "zone to ask through the global")
 	cmd.Flags().StringVar(&service, "service", "", "only calls of this service's inbounds")
-	mesh := bindMesh(cmd)
-	cmd.Flags().BoolVarP(&allMeshes, "all-meshes", "A", false, "show every mesh (the default without -m and NAME)")
-	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := errors.Join(mesh.check(), checkZone(zone)); err != nil {
-			return err
-		}
-		q, asked := question.Trials{Service: service}, ""
-		if len(args) == 1 {
-			if allMeshes {
-				return exit.Usagef("-A shows every mesh, and NAME is of one: give one of them")
-			}
-			q.Name, asked = args[0], mesh.name
-		} else if mesh.explicit() && !allMeshes {
-			asked = mesh.name
-		}
-		response, err := a.ask(cmd.Context(), question.Request(q, asked, zone))
-		if err != nil {
-			return err
-		}
-		if output.Value.Structured() {
-			return a.WriteDocument(output.Value, response.GetJson())
-		}
-		var list answer.TrialsAnswer
-		if err := answer.Unmarshal(response.GetJson(), &list); err != nil {
-			return err
-		}
-		if len(list.Items) == 0 && len(list.Incomplete) == 0 {
-			a.Message("No proxy has counted a call about which a permission that is tried would decide otherwise.")
-			return nil
-		}
-		return a.printAnswer(output.Value, q, response.GetJson(), response.GetShownNames())
-	}
+	a.aboutProxies(cmd, "No proxy has counted a call about which a permission that is tried would decide otherwise.", func(name string) question.Question {
+		return question.Trials{Name: name, Service: service}
+	}, print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML)
 	return cmd
 }
