@@ -126,6 +126,8 @@ func (o *exportOptions) takes(role string, d *resource.Descriptor) bool {
 	switch {
 	case len(o.kinds) > 0 && !slices.Contains(o.kinds, d):
 		return false
+	case len(o.kinds) == 0 && d.Kind == resource.KindRollout:
+		return false // it is made by a command, for the zones of this global
 	case o.mesh != "" && d.Scope != resource.MeshScoped && d.Kind != resource.KindMesh:
 		return false
 	}

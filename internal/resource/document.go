@@ -222,7 +222,7 @@ func (e *envelope) readKind(n *doctree.Node, field string, report *Report) {
 
 // Names of the envelope's fields in the universal form. A spec with a field of
 // one of these names has to stand under `spec`.
-var universalFields = []string{"type", "mesh", "name", "labels", "creationTime", "modificationTime", "version", "revision", "spec"}
+var universalFields = []string{"type", "mesh", "name", "labels", "creationTime", "modificationTime", "version", "revision", "rollout", "spec"}
 
 func (e *envelope) readUniversal(n *doctree.Node, opts DecodeOptions, report *Report) {
 	e.readKind(n, "type", report)
@@ -273,7 +273,7 @@ func (e *envelope) fieldNames() []string {
 
 // Names of the envelope's fields in the Kubernetes form. Status belongs to
 // the server of the object and is not read.
-var kubernetesFields = []string{"apiVersion", "kind", "metadata", "mesh", "spec", "status", "creationTime", "modificationTime", "version", "revision"}
+var kubernetesFields = []string{"apiVersion", "kind", "metadata", "mesh", "spec", "status", "creationTime", "modificationTime", "version", "revision", "rollout"}
 
 // Names in metadata. Those that no rule uses are what Kubernetes adds to every
 // object.
@@ -424,6 +424,9 @@ func (e *envelope) readStamps(n *doctree.Node, report *Report) {
 	}
 	e.meta.Version = readCount(n, "version", report)
 	e.meta.Revision = Revision(readCount(n, "revision", report))
+	if rollout := n.Get("rollout"); rollout != nil && rollout.Shape != doctree.Null {
+		e.meta.Rollout, _ = readText(n, "rollout", "rollout", report)
+	}
 }
 
 // readMesh applies §1.2: the mesh at the top level or in a label, and

@@ -155,6 +155,9 @@ func stamps(meta Meta) []doctree.Member {
 	if meta.Revision != 0 {
 		members = append(members, numberMember("revision", uint64(meta.Revision)))
 	}
+	if meta.Rollout != "" {
+		members = append(members, textMember("rollout", meta.Rollout))
+	}
 	return members
 }
 

@@ -96,6 +96,7 @@ const (
 	KindTokenRevocation Kind = "TokenRevocation"
 	KindIssuedToken     Kind = "IssuedToken"
 	KindNamespace       Kind = "Namespace"
+	KindRollout         Kind = "Rollout"
 
 	// Source/destination policies (§3).
 	KindTrafficPermission Kind = "TrafficPermission"
@@ -199,6 +200,11 @@ func infrastructureKinds() []Descriptor {
 			Kind: KindNamespace, Plural: "namespaces", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
 			Summary: "A Kubernetes namespace with its labels, by which listeners of gateways select the routes that may attach.",
 			New:     func() Spec { return new(Namespace) },
+		},
+		{
+			Kind: KindRollout, Plural: "rollouts", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
+			Summary: "A change of several resources that some zones have before others; made by `meridian apply --rollout`.",
+			New:     func() Spec { return new(Rollout) },
 		},
 	}
 }

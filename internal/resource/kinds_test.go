@@ -63,6 +63,7 @@ func TestOwnersOfInfrastructure(t *testing.T) {
 		"TokenRevocation": {resource.GlobalScoped, resource.OwnedByGlobal, true},
 		"IssuedToken":     {resource.GlobalScoped, resource.OwnedByEach, false},
 		"Namespace":       {resource.GlobalScoped, resource.OwnedByGlobal, true},
+		"Rollout":         {resource.GlobalScoped, resource.OwnedByGlobal, true},
 		"Zone":            {resource.GlobalScoped, resource.OwnedByGlobal, false},
 		"GlobalSecret":    {resource.GlobalScoped, resource.OwnedByEach, false},
 		"Dataplane":       {resource.MeshScoped, resource.OwnedByZone, false},

@@ -35,6 +35,9 @@ type Meta struct {
 	Version uint64
 	// Revision is the store's revision that last wrote the resource.
 	Revision Revision
+	// Rollout names the Rollout that has a zone show this content in place of what the
+	// global has; empty otherwise. It is never stored.
+	Rollout string
 }
 
 // LabelNamespace is the label that keeps the namespace of a document in

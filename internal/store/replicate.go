@@ -64,7 +64,7 @@ func (b *batch) adopt(c Change) {
 // same reports whether two resources are equal in everything that is stored.
 func same(a, b *resource.Resource) bool {
 	x, y := a.Meta(), b.Meta()
-	return x.Key == y.Key && x.Version == y.Version && x.Revision == y.Revision &&
+	return x.Key == y.Key && x.Version == y.Version && x.Revision == y.Revision && x.Rollout == y.Rollout &&
 		x.CreationTime.Equal(y.CreationTime) && x.ModificationTime.Equal(y.ModificationTime) &&
 		maps.Equal(x.Labels, y.Labels) && bytes.Equal(a.Canonical(), b.Canonical())
 }

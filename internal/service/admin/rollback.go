@@ -20,10 +20,11 @@ import (
 )
 
 // neverRolledBack are the kinds that say who is trusted: what was revoked, deleted or
-// disabled since does not come back (§6.8, §7.7).
+// disabled since does not come back (§6.8, §7.7). Nor does a rollout that has continued or
+// is over.
 var neverRolledBack = []resource.Kind{
 	resource.KindGlobalSecret, resource.KindSecret, resource.KindSigningKey,
-	resource.KindTokenRevocation, resource.KindIssuedToken, resource.KindZone,
+	resource.KindTokenRevocation, resource.KindIssuedToken, resource.KindZone, resource.KindRollout,
 }
 
 // accessKinds are rolled back only where they are named.

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the definitions of deploy/kuberne
 // read objects of a kind reads all of it there, and what control planes write to
 // remember keys and tokens; and namespaces, which every cluster has.
 func definedInClusters(d *resource.Descriptor) bool {
-	return !d.Sensitive && !slices.Contains([]resource.Kind{resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken, resource.KindNamespace}, d.Kind)
+	return !d.Sensitive && !slices.Contains([]resource.Kind{resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken, resource.KindNamespace, resource.KindRollout}, d.Kind)
 }
 
 // Kinds whose objects stand beside what they describe: a workload, or the
