@@ -152,10 +152,11 @@ func TestAnAgentStartsWithoutWhatOthersLeft(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "envoy")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho 'version: 9e55/1.40.0/Clean'\n"), 0o600))
 	require.NoError(t, os.Chmod(program, 0o700))
-	a := &agent{cfg: Config{Envoy: program, Socket: filepath.Join(temporary, "s"), Log: slog.New(slog.DiscardHandler)}}
+	a := &agent{cfg: Config{Envoy: program, Log: slog.New(slog.DiscardHandler)}}
 	s, err := newSupervisor(t.Context(), a)
 	require.NoError(t, err)
 	require.NoDirExists(t, left)
+	require.Equal(t, filepath.Join(s.dir, socketFile), a.cfg.Socket, "the socket goes with the directory")
 	second, err := newSupervisor(t.Context(), a)
 	require.NoError(t, err)
 	require.DirExists(t, s.dir)

@@ -56,7 +56,7 @@ const (
 	Ending = stopping + leaving + logFlush
 )
 
-// Config is how an agent runs. All fields but Log are required.
+// Config is how an agent runs. All fields but Log are required, unless they say otherwise.
 type Config struct {
 	// Mesh and Name are the dataplane's; Spec describes it, as JSON.
 	Mesh, Name string
@@ -71,11 +71,12 @@ type Config struct {
 	Bootstrap, Envoy string
 	// Output is what Envoy writes to.
 	Output io.Writer
-	// Socket is the unix socket for the application, or for Envoy.
+	// Socket is the unix socket for the application, or for Envoy, which needs none named:
+	// where it is empty, the socket is in the directory that Envoy runs in.
 	Socket string
 	// Instance names this process to the zone, uniquely.
 	Instance string
-	// Drain is how long streams continue at most once ctx has ended.
+	// Drain is how long the application may stay connected at most once ctx has ended.
 	Drain time.Duration
 	// Abort, once closed, ends the drain time: after ctx has ended, Run then returns within
 	// about a second. Nil never does.
@@ -119,13 +120,15 @@ type agent struct {
 	drainTime sync.Once
 	over      chan struct{}
 
-	mu      sync.Mutex
-	streams int
-	idle    chan struct{} // closed when there are no streams; nil unless waited for
+	mu sync.Mutex
+	// connections are those of the application: it keeps one while it waits to open its next
+	// stream, such as after the zone was away.
+	connections int
+	idle        chan struct{} // closed when there are none; nil unless waited for
 }
 
 // Run runs an agent until ctx ends. Then it has the zone withdraw the dataplane from
-// others, serves its clients until they have closed their streams or the drain time is
+// others, serves its clients until they have closed their connections or the drain time is
 // over, and ends the registration. It returns nil then, at the latest after the drain time
 // and Ending. A *UsageError means that it
 // could not have started; an error of the zone, that the zone refuses it.
@@ -158,11 +161,11 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	a.zone.use(conn)
 	defer a.zone.close()
-	listener, err := listen(cfg.Socket)
+	listener, err := listen(a.cfg.Socket)
 	if err != nil {
 		return &UsageError{err}
 	}
-	defer func() { _ = os.Remove(cfg.Socket) }()
+	defer func() { _ = os.Remove(a.cfg.Socket) }()
 	logs := NewLogs(cfg.Log)
 	defer func() {
 		if a.aborted() {
@@ -171,8 +174,8 @@ func Run(ctx context.Context, cfg Config) error {
 		logs.Close()
 	}()
 	server := grpc.NewServer(
-		grpc.UnknownServiceHandler((&relay{zone: &a.zone, opened: a.opened, closed: a.closed, logs: logs, trials: a.trials}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
-		grpc.MaxRecvMsgSize(maxRelayed), grpc.MaxSendMsgSize(maxRelayed), grpc.MaxConcurrentStreams(maxRelayedStreams),
+		grpc.UnknownServiceHandler((&relay{zone: &a.zone, logs: logs, trials: a.trials}).serve), grpc.ForceServerCodecV2(bytesCodec{}),
+		grpc.MaxRecvMsgSize(maxRelayed), grpc.MaxSendMsgSize(maxRelayed), grpc.MaxConcurrentStreams(maxRelayedStreams), grpc.StatsHandler(connected{a}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)
 	served := make(chan error, 1)
@@ -188,7 +191,7 @@ func Run(ctx context.Context, cfg Config) error {
 	go func() { registered <- a.register(registration, calling) }()
 	select {
 	case err := <-served:
-		return fmt.Errorf("serve %s: %w", cfg.Socket, err)
+		return fmt.Errorf("serve %s: %w", a.cfg.Socket, err)
 	case err := <-registered:
 		return err
 	case <-ctx.Done():
@@ -626,42 +629,4 @@ func (a *agent) expire() {
 	if a.available.lapse(a.certificates.now()) {
 		a.cfg.Log.Error("the certificate has expired, and the zone has issued no other: others are to send no requests until it does")
 	}
-}
-
-func (a *agent) opened() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.streams++
-}
-
-func (a *agent) closed() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.streams--; a.streams == 0 && a.idle != nil {
-		close(a.idle)
-		a.idle = nil
-	}
-}
-
-// drained returns a channel that is closed once no client has a stream, or the drain
-// time is over.
-func (a *agent) drained() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	over, idle := make(chan struct{}), make(chan struct{})
-	if a.streams == 0 {
-		close(over)
-		return over
-	}
-	a.idle = idle
-	a.cfg.Log.Info("draining: waiting for the application to close its streams", "streams", a.streams, "for", a.cfg.Drain)
-	go func() {
-		defer close(over)
-		select {
-		case <-idle:
-		case <-a.drainTimeOver():
-		case <-a.cfg.Abort:
-		}
-	}()
-	return over
 }

@@ -241,14 +241,30 @@ func (r *running) bootstrapped(t *testing.T) bootstrap {
 	return b
 }
 
-func (r *running) dial(t *testing.T) discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient {
+// application is one that has a stream.
+type application struct {
+	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	conn *grpc.ClientConn
+	// gone ends its connection.
+	gone func()
+}
+
+func (r *running) dial(t *testing.T) application {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+r.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, conn.Close()) })
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
+	app := application{conn: conn, gone: sync.OnceFunc(func() { require.NoError(t, conn.Close()) })}
+	t.Cleanup(app.gone)
+	app.again(t)
+	return app
+}
+
+// again opens its next stream, on the same connection.
+func (a *application) again(t *testing.T) {
+	t.Helper()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(a.conn).StreamAggregatedResources(t.Context())
 	require.NoError(t, err)
-	return stream
+	a.AggregatedDiscoveryService_StreamAggregatedResourcesClient = stream
 }
 
 func exchange(t *testing.T, stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient, text string) {
@@ -295,7 +311,7 @@ func TestAnAgentRegistersRelaysAndLeaves(t *testing.T) {
 	require.ErrorContains(t, err, "the dataplane was deleted")
 
 	// It says at once that it drains, and keeps the registration, which streams of
-	// clients need, until these are closed.
+	// clients need, until these have gone.
 	r.stop()
 	z.await(t, func() bool { return z.drains == 1 })
 	exchange(t, first, "d")
@@ -303,7 +319,8 @@ func TestAnAgentRegistersRelaysAndLeaves(t *testing.T) {
 	require.False(t, z.left)
 	require.False(t, z.hello.GetDraining())
 	z.mu.Unlock()
-	require.NoError(t, first.CloseSend())
+	first.gone()
+	second.gone()
 	require.NoError(t, <-r.ended)
 	z.mu.Lock()
 	require.True(t, z.left)
@@ -330,7 +347,7 @@ func TestDrainingWithoutTheRegistration(t *testing.T) {
 		r.stop()
 		z.await(t, func() bool { return z.drains == 1 && (z.hello.GetDraining() || code == codes.FailedPrecondition) })
 		exchange(t, stream, "b")
-		require.NoError(t, stream.CloseSend())
+		stream.gone()
 		require.NoError(t, <-r.ended)
 		z.mu.Lock()
 		require.Equal(t, code == codes.Unavailable, z.left)
@@ -338,8 +355,29 @@ func TestDrainingWithoutTheRegistration(t *testing.T) {
 	}
 }
 
-// An application that does not close its streams is not waited for longer than the
-// drain time.
+// An application whose stream the zone ended, and which waits to open its next one, is waited
+// for: it is connected, and serves requests meanwhile.
+func TestDrainingWithAnApplicationThatWaits(t *testing.T) {
+	z := startZone(t)
+	r := start(t, z)
+	r.bootstrapped(t)
+	app := r.dial(t)
+	require.NoError(t, app.Send(&discoveryv3.DiscoveryRequest{TypeUrl: "end"}))
+	_, err := app.Recv()
+	require.Equal(t, codes.NotFound, status.Code(err))
+	r.stop()
+	z.await(t, func() bool { return z.drains == 1 })
+	app.again(t)
+	exchange(t, app, "a")
+	z.mu.Lock()
+	require.False(t, z.left)
+	z.mu.Unlock()
+	app.gone()
+	require.NoError(t, <-r.ended)
+	z.await(t, func() bool { return z.left })
+}
+
+// An application that stays connected is not waited for longer than the drain time.
 func TestDrainingEnds(t *testing.T) {
 	z := startZone(t)
 	r := start(t, z, func(c *Config) { c.Drain = time.Millisecond })
@@ -358,11 +396,11 @@ func TestOnlyXDSIsRelayed(t *testing.T) {
 	r.bootstrapped(t)
 	conn, err := grpc.NewClient("unix://"+r.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close()) }()
 	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(t.Context())
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.Equal(t, codes.Unimplemented, status.Code(err))
+	require.NoError(t, conn.Close())
 	r.stop()
 	require.NoError(t, <-r.ended)
 }
@@ -533,7 +571,7 @@ func TestAReplacedTokenIsRegisteredWith(t *testing.T) {
 	require.False(t, z.left)
 	z.mu.Unlock()
 	a.stop()
-	require.NoError(t, stream.CloseSend())
+	stream.gone()
 	require.NoError(t, <-a.ended)
 }
 

@@ -43,6 +43,8 @@ const (
 	answering = 5 * time.Second
 	// flushLogs is after what time Envoy writes log entries to files.
 	flushLogs = time.Second
+	// socketFile is the agent's socket in Envoy's directory, unless it has another place.
+	socketFile = "xds.sock"
 	// maxStats bounds what is read of an answer, in bytes.
 	maxStats = 1 << 20
 )
@@ -121,6 +123,9 @@ func newSupervisor(ctx context.Context, a *agent) (*supervisor, error) {
 	if s.lock, err = lockDir(dir); err != nil {
 		s.remove()
 		return nil, fmt.Errorf("--envoy: %w", err)
+	}
+	if a.cfg.Socket == "" {
+		a.cfg.Socket = s.path(socketFile)
 	}
 	s.admin = s.adminClient()
 	content, err := s.configuration()

@@ -67,8 +67,6 @@ var _ encoding.CodecV2 = bytesCodec{}
 type relay struct {
 	// zone has the connection, with its credentials.
 	zone grpc.ClientConnInterface
-	// opened and closed are called for each stream.
-	opened, closed func()
 	// logs takes the log entries of an Envoy.
 	logs *Logs
 	// trials counts those of calls about which something else would be decided.
@@ -153,8 +151,6 @@ func (r *relay) serve(_ any, client grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	r.opened()
-	defer r.closed()
 	go func() {
 		for {
 			m := &message{}

@@ -53,8 +53,9 @@ again when it ends. Others send it requests while it is ready.
 The socket that the application connects to is for this user only. The dataplane
 token (--token-file, or MERIDIAN_TOKEN_FILE) is read for every connection, so it
 can be replaced at any time. On SIGTERM other proxies are told at once to send the
-dataplane no more requests; the application's streams continue until it has closed
-them, or for the drain time, and then the registration ends. A second signal ends the
+dataplane no more requests; what the application has open continues until it has
+closed its connections to the socket, or for the drain time, and then the
+registration ends. A second signal ends the
 drain time.`,
 		Example: `  meridian proxy run -f dataplane.yaml --token-file dp.token \
     --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json
@@ -69,7 +70,7 @@ drain time.`,
 	cmd.Flags().StringVar(&bootstrap, "grpc-bootstrap", "", "bootstrap file for gRPC to write")
 	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy to run, 1.40 or later")
 	cmd.Flags().StringVar(&socket, "socket", "", "unix socket for the application (default: the bootstrap file with .sock, or a temporary one)")
-	cmd.Flags().DurationVar(&drain, "drain-time", 30*time.Second, "how long streams may continue after SIGTERM")
+	cmd.Flags().DurationVar(&drain, "drain-time", 30*time.Second, "how long the application may stay connected after SIGTERM")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		config, err := a.proxyConfig(files, mesh, addresses, ca)
 		if err != nil {
@@ -80,14 +81,7 @@ drain time.`,
 			return exit.Usagef("one of --grpc-bootstrap and --envoy is required: the file to write, or the program to run")
 		case drain < 0:
 			return exit.Usagef("--drain-time %s: a time is not negative", drain)
-		case socket == "" && envoy != "":
-			private, err := os.MkdirTemp("", "meridian-proxy-")
-			if err != nil {
-				return exit.Usagef("--socket: %w", err)
-			}
-			defer func() { _ = os.RemoveAll(private) }()
-			socket = filepath.Join(private, "xds.sock")
-		case socket == "":
+		case socket == "" && envoy == "":
 			socket = bootstrap + ".sock"
 		}
 		if envoy != "" {
@@ -98,8 +92,10 @@ drain time.`,
 		} else if config.Bootstrap, err = filepath.Abs(bootstrap); err != nil { // the application may run in another directory
 			return exit.Usagef("--grpc-bootstrap: %w", err)
 		}
-		if config.Socket, err = filepath.Abs(socket); err != nil {
-			return exit.Usagef("--socket: %w", err)
+		if socket != "" {
+			if config.Socket, err = filepath.Abs(socket); err != nil {
+				return exit.Usagef("--socket: %w", err)
+			}
 		}
 		config.Drain, config.Instance = drain, rand.Text()
 		config.Log = slog.New(slog.NewTextHandler(a.Stderr, nil))
