@@ -61,11 +61,13 @@ type Set struct {
 
 	// Omitted is what is not in the set as policies say, and fails instead.
 	Omitted []Omission
+	// Unmade is what policies say and the proxy does not do.
+	Unmade []Omission
 
 	all []*Resource // by type, then name
 }
 
-// Omission is a part of a dataplane that is too large to be sent.
+// Omission is something about a part of a dataplane that a proxy is not sent.
 type Omission struct {
 	// Attachment is the part, as policy.Attachment prints it.
 	Attachment string

@@ -46,7 +46,7 @@ type Feed struct {
 	users   map[world.Key]map[proxyKey]bool // endpoints → proxies that have them
 	shapes  map[shapeKey]*shape
 	// callees are the faults of inbounds that were found since a change touched any.
-	callees map[world.Key]calleeRules
+	callees map[world.Key]calledNow
 	// made counts the shapes that were generated.
 	made uint64
 }
@@ -135,10 +135,10 @@ func keyOfTried(t *generate.Tried) triedKey {
 	return key
 }
 
-// calleeRules are the faults of the inbounds behind endpoints.
-type calleeRules struct {
-	of    *world.Endpoints
-	rules []*policy.Rule
+// calledNow are the faults of the inbounds behind endpoints.
+type calledNow struct {
+	of     *world.Endpoints
+	called generate.Called
 }
 
 type shape struct {
@@ -153,7 +153,7 @@ func New(matching *livematch.Matching, w *world.World) *Feed {
 	f := &Feed{
 		matching: matching, world: w,
 		follows: map[resource.Key]int{}, proxies: map[proxyKey]*proxy{}, users: map[world.Key]map[proxyKey]bool{}, shapes: map[shapeKey]*shape{},
-		callees: map[world.Key]calleeRules{},
+		callees: map[world.Key]calledNow{},
 	}
 	_ = matching.Read(func(m *policy.Matcher, _ resource.Revision) error { // it does not fail
 		if trial, ok := policy.FollowerOf[*shadow.Trial](m); ok {
@@ -408,16 +408,16 @@ func (f *Feed) shapeOf(m *policy.Matcher, of proxyKey, next *proxy, rules []poli
 func (f *Feed) calleesOf(m *policy.Matcher, mesh resource.MeshName) generate.Callees {
 	endpoints := func(s resource.TagSelector) *world.Endpoints { return f.world.Endpoints(mesh, s) }
 	find := generate.CalleesOf(m, f.world, mesh, endpoints)
-	return func(s resource.TagSelector) ([]*policy.Rule, error) {
+	return func(s resource.TagSelector) (generate.Called, error) {
 		key, now := world.KeyOf(mesh, s), endpoints(s)
 		if known, ok := f.callees[key]; ok && known.of == now {
-			return known.rules, nil
+			return known.called, nil
 		}
-		rules, err := find(s)
+		called, err := find(s)
 		if err == nil && len(f.users[key]) > 0 {
-			f.callees[key] = calleeRules{now, rules}
+			f.callees[key] = calledNow{now, called}
 		}
-		return rules, err
+		return called, err
 	}
 }
 
@@ -425,7 +425,7 @@ func (f *Feed) calleesOf(m *policy.Matcher, mesh resource.MeshName) generate.Cal
 func sameCallees(made *generate.Outbounds, callees generate.Callees) bool {
 	for _, before := range made.Callees {
 		now, err := callees(before.Selector)
-		if err != nil || !slices.EqualFunc(now, before.Rules, generate.Same) {
+		if err != nil || !now.Same(before.Called) {
 			return false
 		}
 	}

@@ -10,15 +10,28 @@ import (
 	"meridian/internal/xds/world"
 )
 
-// Callees returns the rules of faults on the inbounds behind a selector, each once; nil for
-// an inbound without any. It is empty where no client is to make them: where there are no
-// inbounds, where an Envoy makes them, and where one is in another zone.
-type Callees func(selector resource.TagSelector) ([]*policy.Rule, error)
+// Callees returns the faults on the inbounds behind a selector.
+type Callees func(selector resource.TagSelector) (Called, error)
 
-// SelectorRules are what Callees returned for a selector.
-type SelectorRules struct {
+// Called are the faults on the inbounds that calls can go to.
+type Called struct {
+	// Rules are those of inbounds that no Envoy serves, each once; nil for an inbound
+	// without any.
+	Rules []*policy.Rule
+	// Mixed is whether clients make none of them: there are other inbounds of which an Envoy
+	// makes the faults, or whose faults are not known here.
+	Mixed bool
+}
+
+// Same reports whether two are the same, from one state of matching.
+func (c Called) Same(other Called) bool {
+	return c.Mixed == other.Mixed && slices.EqualFunc(c.Rules, other.Rules, Same)
+}
+
+// SelectorCalled is what Callees returned for a selector.
+type SelectorCalled struct {
 	Selector resource.TagSelector
-	Rules    []*policy.Rule
+	Called   Called
 }
 
 // Same reports whether two rules are the same one, from one state of matching.
@@ -32,26 +45,28 @@ var FaultKinds = []resource.Kind{resource.KindFaultInjection, resource.KindMeshH
 // CalleesOf returns the Callees of a mesh.
 func CalleesOf(m *policy.Matcher, w *world.World, mesh resource.MeshName, endpoints func(resource.TagSelector) *world.Endpoints) Callees {
 	if !slices.ContainsFunc(FaultKinds, func(kind resource.Kind) bool { return w.Any(kind, mesh) }) {
-		return func(resource.TagSelector) ([]*policy.Rule, error) { return nil, nil }
+		return func(resource.TagSelector) (Called, error) { return Called{}, nil }
 	}
-	return func(s resource.TagSelector) ([]*policy.Rule, error) {
-		var found []*policy.Rule
+	return func(s resource.TagSelector) (Called, error) {
+		var found Called
 		for _, l := range endpoints(s).Localities {
 			for i := range l.Endpoints {
 				at := &l.Endpoints[i]
 				if l.Zone != "" && l.Zone != w.Zone() || at.Envoy {
-					return nil, nil
+					found.Mixed = true
+					continue
 				}
 				rules, err := m.Effective(policy.DataplaneKey(mesh, at.Dataplane))
 				if errors.Is(err, policy.ErrNoDataplane) {
-					return nil, nil
+					found.Mixed = true
+					continue
 				}
 				if err != nil {
-					return nil, fmt.Errorf("the faults of dataplane %s: %w", at.Dataplane, err)
+					return Called{}, fmt.Errorf("the faults of dataplane %s: %w", at.Dataplane, err)
 				}
 				rule := faultsAt(rules, at.Port, s)
-				if !slices.ContainsFunc(found, func(r *policy.Rule) bool { return Same(r, rule) }) {
-					found = append(found, rule)
+				if !slices.ContainsFunc(found.Rules, func(r *policy.Rule) bool { return Same(r, rule) }) {
+					found.Rules = append(found.Rules, rule)
 				}
 			}
 		}

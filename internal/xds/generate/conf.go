@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,6 +117,16 @@ func (c *Conf) Origin(path string, field policy.Pointer) []xds.Origin {
 	for leaf, source := range c.fields {
 		if field.Covers(leaf) && (origins == nil || source.Compare(origins[0].Source) < 0) {
 			origins = []xds.Origin{{Path: path, Source: source, Field: string(field)}}
+		}
+	}
+	return origins
+}
+
+// Origins are those of the whole, one for each policy.
+func (c *Conf) Origins() (origins []xds.Origin) {
+	for _, source := range slices.SortedFunc(maps.Values(c.fields), resource.Key.Compare) {
+		if len(origins) == 0 || origins[len(origins)-1].Source != source {
+			origins = append(origins, xds.Origin{Source: source})
 		}
 	}
 	return origins

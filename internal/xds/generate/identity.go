@@ -24,6 +24,9 @@ const (
 	TooMany = "too-many-permissions"
 )
 
+// Closed says what happens on an inbound with more permissions than a proxy takes.
+const Closed = "every caller of this inbound is denied, with the name " + TooMany + ": its permissions are more than a proxy takes; write fewer or shorter entries"
+
 // Withheld says why a dataplane's proxy is sent nothing; empty when it is sent something.
 func Withheld(key resource.Key, spec *resource.Dataplane, w *world.World) string {
 	mesh := w.Mesh(key.Mesh)

@@ -32,9 +32,11 @@ type Outbounds struct {
 	// Secured are whether all endpoints accept TLS of the selectors for which that matters.
 	Secured []SelectorTLS
 	// Callees are the rules of others' inbounds that the clients were made by.
-	Callees []SelectorRules
+	Callees []SelectorCalled
 	// Omitted are the outbounds whose requests fail because of their size.
 	Omitted []xds.Omission
+	// Unmade are the faults on outbounds that the clients do not make.
+	Unmade []xds.Omission
 }
 
 // SelectorProtocol is the protocol that the endpoints behind a selector have in common.

@@ -43,6 +43,6 @@ func Assemble(asOf resource.Revision, own []*xds.Resource, outbounds *Outbounds,
 	if err != nil {
 		return nil, err
 	}
-	set.Omitted = outbounds.Omitted
+	set.Omitted, set.Unmade = outbounds.Omitted, outbounds.Unmade
 	return set, nil
 }

@@ -156,12 +156,35 @@ func AskLive(m *policy.Matcher, mesh resource.MeshName, name, kind string, diale
 		}
 	}
 	a.Gaps, err = gaps(m, w, key, dialect)
-	for _, o := range set.Omitted {
+	if err != nil {
+		return nil, err
+	}
+	oversized, err := oversized(m, w, key, dialect)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range slices.Concat(set.Omitted, set.Unmade, oversized) {
 		for _, source := range o.Sources {
 			a.Gaps = append(a.Gaps, Gap{Attachment: o.Attachment, Kind: source.Kind, Name: source.Name, Status: support.Unsupported, Note: o.Why})
 		}
 	}
-	return a, err
+	return a, nil
+}
+
+// oversized are the permissions, in effect or tried, that proxies of a kind do not take.
+func oversized(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Dialect) ([]xds.Omission, error) {
+	spec, rules, err := generate.Read(m, w, key)
+	if err != nil {
+		return nil, err
+	}
+	if dialect == xds.GRPC {
+		return grpc.Oversized(key.Mesh, w.MeshOf(key), spec, rules)
+	}
+	tried, err := generate.TriedOn(m, key)
+	if err != nil {
+		return nil, err
+	}
+	return envoy.Oversized(key.Mesh, w.MeshOf(key), spec, rules, tried)
 }
 
 // show writes a resource as JSON.

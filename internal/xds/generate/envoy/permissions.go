@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
@@ -141,6 +142,77 @@ func (c *compiler) closed(lists []permission.List) ([]*matchingv3.Matcher, error
 	}
 	return made, nil
 }
+
+// isClosed reports whether closed made what the lists come to.
+func isClosed(lists []permission.List, made []*matchingv3.Matcher) bool {
+	for i := range lists {
+		if len(lists[i].Entries) > 0 && made[i].GetMatcherList() == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Oversized lists the inbounds whose permissions are more than an Envoy takes, so that every
+// caller is denied, and those on which for that reason nothing is tried.
+func Oversized(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule, tried *generate.Tried) ([]xds.Omission, error) {
+	if !settings.Certified() {
+		return nil, nil
+	}
+	c, err := newCompiler(mesh, settings.Revoked)
+	if err != nil {
+		return nil, err
+	}
+	var found []xds.Omission
+	all := listenersOf(spec)
+	for i := range all.inbounds {
+		in := &all.inbounds[i]
+		at := attachmentOf(in.Inbound)
+		lists := generate.Permissions(true, rules, attachmentsAt(spec, in.place))
+		compile := func(lists []permission.List) ([]*matchingv3.Matcher, []string, error) {
+			made, err := c.lists(lists)
+			return made, nil, err
+		}
+		if world.ProtocolOf(in.Tags) == world.TCP {
+			compile = c.withNames
+		}
+		decide, names, err := compile(lists)
+		if err != nil {
+			return nil, err
+		}
+		note := func(why string, lists, but []permission.List) {
+			o := xds.Omission{Attachment: at.String(), Why: why}
+			known := sources(but, "")
+			for _, origin := range sources(lists, "") {
+				if !slices.Contains(known, origin) {
+					o.Sources = append(o.Sources, origin.Source)
+				}
+			}
+			found = append(found, o)
+		}
+		if isClosed(lists, decide) {
+			note(generate.Closed, lists, nil)
+		}
+		trying, err := generate.TrialOf(true, lists, tried, attachmentsAt(spec, in.place))
+		if err != nil {
+			return nil, err
+		}
+		if trying == nil {
+			continue
+		}
+		made, err := c.trial(lists, decide, names, tried, attachmentsAt(spec, in.place))
+		if err != nil {
+			return nil, err
+		}
+		if made == nil {
+			note(untried, trying.Lists, lists)
+		}
+	}
+	return found, nil
+}
+
+// untried says why nothing is tried on an inbound.
+const untried = "the permissions of this inbound leave no space to try others: nothing is tried there, and `meridian proxy shadow` counts nothing of it; write fewer or shorter entries"
 
 func (c *compiler) list(l *permission.List) (*matchingv3.Matcher, error) {
 	end, err := decision(generate.Ending(l), l.Allow)

@@ -71,14 +71,14 @@ func (c *compiler) trial(lists []permission.List, decide []*matchingv3.Matcher, 
 		return nil, err
 	}
 	t := &trial{lists: found.Lists, stamp: found.Stamp}
+	if isClosed(lists, decide) {
+		return nil, nil
+	}
 	entries, bytes := 0, 0
 	for _, n := range names {
 		bytes += len(n) + nameBytes
 	}
-	for i, m := range decide {
-		if len(lists[i].Entries) > 0 && m.GetMatcherList() == nil {
-			return nil, nil // every caller is denied
-		}
+	for _, m := range decide {
 		bytes += proto.Size(m)
 	}
 	for i := range t.lists {

@@ -37,16 +37,16 @@ func faultFilters() ([]*httpv3.HttpFilter, error) {
 // faults is the configuration of these filters for an outbound, or for a route with an
 // entry of its own: as many as there are faults, and for a route all of them. The paths of
 // origins begin inside of it.
-func faults(rules generate.Rules, route string) (map[string]*anypb.Any, []xds.Origin, error) {
+func (b *builder) faults(a *policy.Attachment, rules generate.Rules, route string) (map[string]*anypb.Any, []xds.Origin, error) {
 	if route != "" && !rules.Named(route, resource.KindMeshHTTPFault) {
 		return nil, nil, nil
 	}
-	return configured(route != "", rules.On(route, resource.KindMeshHTTPFault, resource.KindMeshHTTPFault))
+	return b.configured(a, route != "", rules.On(route, resource.KindMeshHTTPFault, resource.KindMeshHTTPFault))
 }
 
 // configured is the configuration of the filters by faults of configurations, one after the
 // other: where all is set, of all filters, so that it takes away what holds around it.
-func configured(all bool, confs ...*generate.Conf) (map[string]*anypb.Any, []xds.Origin, error) {
+func (b *builder) configured(a *policy.Attachment, all bool, confs ...*generate.Conf) (map[string]*anypb.Any, []xds.Origin, error) {
 	config := map[string]*anypb.Any{}
 	var origins []xds.Origin
 	for _, c := range confs {
@@ -66,7 +66,13 @@ func configured(all bool, confs ...*generate.Conf) (map[string]*anypb.Any, []xds
 			entry := list[i]
 			entry.ResponseBandwidth = nil // gRPC slows nothing down
 			f, parts := generate.Fault(&entry)
-			if len(parts) == 0 || len(config) == maxFaults {
+			if len(parts) == 0 {
+				continue
+			}
+			if len(config) == maxFaults {
+				for _, part := range parts {
+					b.unmade(a, tooMany, c.Origin("", at(i).Field(part)))
+				}
 				continue
 			}
 			name := faultFilter(len(config))
@@ -90,32 +96,67 @@ func configured(all bool, confs ...*generate.Conf) (map[string]*anypb.Any, []xds
 	return config, origins, nil
 }
 
+// Why a client does not make faults.
+const (
+	tooMany = "a gRPC client makes the first four faults of a call, its own before those of the inbounds that it calls: this one comes after them"
+	differ  = "the inbounds that the calls can go to do not all do the same with this caller, and a gRPC client cannot tell them apart: it makes none of their faults; `meridian inspect connection` shows what each of them does"
+	mixed   = "an Envoy serves some of the inbounds that the calls can go to, or their faults are not known here: a gRPC client makes none of the faults of the others"
+)
+
+// unmade notes faults that the client does not make of calls of an outbound.
+func (b *builder) unmade(a *policy.Attachment, why string, of []xds.Origin) {
+	at := a.String()
+	i := slices.IndexFunc(b.Unmade, func(o xds.Omission) bool { return o.Attachment == at && o.Why == why })
+	if i < 0 {
+		i, b.Unmade = len(b.Unmade), append(b.Unmade, xds.Omission{Attachment: at, Why: why})
+	}
+	o := &b.Unmade[i]
+	for _, origin := range of {
+		if !slices.Contains(o.Sources, origin.Source) {
+			o.Sources = append(o.Sources, origin.Source)
+		}
+	}
+	slices.SortFunc(o.Sources, resource.Key.Compare)
+}
+
 // received is what the inbounds behind a selector do with the calls of this dataplane: nil
 // where they do nothing, and where they do not all do the same.
-func (b *builder) received(s resource.TagSelector) (*generate.Conf, error) {
+func (b *builder) received(a *policy.Attachment, s resource.TagSelector) (*generate.Conf, error) {
 	if b.callees == nil || s == nil {
 		return nil, nil
 	}
-	rules, err := b.callees(s)
+	called, err := b.callees(s)
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(b.Callees, func(k generate.SelectorRules) bool { return maps.Equal(k.Selector, s) }) {
-		b.Callees = append(b.Callees, generate.SelectorRules{Selector: s, Rules: rules})
+	if !slices.ContainsFunc(b.Callees, func(k generate.SelectorCalled) bool { return maps.Equal(k.Selector, s) }) {
+		b.Callees = append(b.Callees, generate.SelectorCalled{Selector: s, Called: called})
 	}
 	var first *generate.Conf
-	for i, r := range rules {
+	var from []xds.Origin
+	same := true
+	for i, r := range called.Rules {
 		var c *generate.Conf
 		if r != nil {
 			if mine := r.ForCaller(b.caller); len(mine.Steps) > 0 {
 				c = generate.NewConf(mine)
+				from = append(from, c.Origins()...)
 			}
 		}
 		if i == 0 {
 			first = c
-		} else if !c.Equal(first) {
-			return nil, nil
 		}
+		same = same && c.Equal(first)
+	}
+	switch {
+	case len(from) == 0:
+		return nil, nil
+	case called.Mixed:
+		b.unmade(a, mixed, from)
+		return nil, nil
+	case !same:
+		b.unmade(a, differ, from)
+		return nil, nil
 	}
 	return first, nil
 }
@@ -128,7 +169,7 @@ func (b *builder) calleeFaults(a *policy.Attachment, rules generate.Rules, e *ge
 		if d.Weight == 0 {
 			continue
 		}
-		c, err := b.received(d.Selector)
+		c, err := b.received(a, d.Selector)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -150,7 +191,7 @@ func (b *builder) calleeFaults(a *policy.Attachment, rules generate.Rules, e *ge
 			continue
 		}
 		var err error
-		if configs[i], origins[i], err = configured(true, rules.On(e.Route, resource.KindMeshHTTPFault, resource.KindMeshHTTPFault), by[s.Cluster]); err != nil {
+		if configs[i], origins[i], err = b.configured(a, true, rules.On(e.Route, resource.KindMeshHTTPFault, resource.KindMeshHTTPFault), by[s.Cluster]); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -117,7 +117,7 @@ func (b *builder) outbound(a *policy.Attachment, rules generate.Rules, routes []
 		host.Routes = append(host.Routes, made...)
 		origins = append(origins, from...)
 	}
-	config, from, err := faults(rules, "")
+	config, from, err := b.faults(a, rules, "")
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (b *builder) routes(a *policy.Attachment, rules generate.Rules, e *generate
 	var config map[string]*anypb.Any
 	var faulty []xds.Origin
 	if e.Route != "" {
-		if config, faulty, err = faults(rules, e.Route); err != nil {
+		if config, faulty, err = b.faults(a, rules, e.Route); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -182,6 +182,39 @@ func permissions(mesh resource.MeshName, revoked *world.Revoked, lists []permiss
 	return out, sources, nil
 }
 
+// Oversized lists the inbounds whose permissions are more than a server takes, so that every
+// caller is denied.
+func Oversized(mesh resource.MeshName, settings world.Mesh, spec *resource.Dataplane, rules []policy.Rule) ([]xds.Omission, error) {
+	if !settings.Secure() {
+		return nil, nil
+	}
+	var found []xds.Omission
+	for _, port := range slices.Sorted(maps.Keys(addressesOf(spec))) {
+		lists := listsOn(spec, rules, port, settings.MTLS)
+		_, sources, err := permissions(mesh, nil, lists, false)
+		if err != nil {
+			return nil, err
+		}
+		if len(sources) > 0 {
+			continue
+		}
+		for _, in := range spec.Inbounds() {
+			o := xds.Omission{Attachment: (&policy.Attachment{Type: policy.OnInbound, Port: in.Port, Service: in.Service(), Tags: in.Tags}).String(), Why: generate.Closed}
+			for i := range lists {
+				for j := range lists[i].Entries {
+					if p := lists[i].Entries[j].Policy; !slices.Contains(o.Sources, p) {
+						o.Sources = append(o.Sources, p)
+					}
+				}
+			}
+			if in.Port == port && len(o.Sources) > 0 {
+				found = append(found, o)
+			}
+		}
+	}
+	return found, nil
+}
+
 // fits reports whether the lists of a port are within the bounds.
 func fits(lists []permission.List) bool {
 	entries := 0
