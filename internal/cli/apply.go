@@ -49,7 +49,7 @@ resource.
 PLAN is a file of 'meridian plan --out': its change is made only if what is stored is
 what it was, and the change still does the same (exit code 3 otherwise).
 
-On a terminal, what takes access away is shown first, and asked about; --yes answers.`,
+What takes access away is shown first, and on a terminal asked about; --yes answers.`,
 		Example: `  meridian apply -f policies/
   meridian apply -f - --dry-run=server < policy.yaml
   meridian apply -f policy.yaml --wait=zones --timeout 1m
@@ -91,7 +91,7 @@ func bindDryRun(cmd *cobra.Command, value *string, usage string) {
 
 // bindYes defines --yes.
 func bindYes(cmd *cobra.Command, yes *bool) {
-	cmd.Flags().BoolVarP(yes, "yes", "y", false, "show what takes access away, and do not ask")
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do not ask about what takes access away")
 }
 
 // bindForce defines --force.
@@ -153,7 +153,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	}
 	defer c.Close()
 	if !request.GetDryRun() {
-		if err := a.askBeforeLoss(ctx, (&proposal{written: resources, force: o.force, conditions: conditions}).plan(c), o.yes, o.files.stdin()); err != nil {
+		if err := a.askBeforeLoss(ctx, c, &proposal{written: resources, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
 			return err
 		}
 	}

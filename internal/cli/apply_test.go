@@ -115,7 +115,7 @@ func TestApplyHonoursTheVersionOfADocument(t *testing.T) {
 // §1.1
 func TestApplySaysThatTimesAreNotKept(t *testing.T) {
 	h := newHarness(t)
-	timed := h.write("t.yaml", webToBackend+"creationTime: 2020-01-02T03:04:05Z\n")
+	timed := h.write("t.yaml", secretYAML+"creationTime: 2020-01-02T03:04:05Z\n")
 	out := h.run("apply", "-f", timed)
 	require.Contains(t, out.stderr, "Note: the times of 1 document are not kept")
 	require.Nil(t, h.server.Applies[0].GetResources()[0].GetModificationTime())
@@ -152,9 +152,9 @@ func TestApplyRetriesWithOneRequestID(t *testing.T) {
 		}
 		return nil
 	}
-	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
+	out := h.runWith(t.Context(), secretYAML, "apply", "-f", "-")
 	require.Equal(t, exit.OK, out.code, out.stderr)
-	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Equal(t, "GlobalSecret/web-to-backend created\nrevision 1841\n", out.stdout)
 	require.Len(t, h.server.Applies, 3)
 	id := h.server.Applies[0].GetRequestId()
 	require.NotEmpty(t, id)
@@ -163,7 +163,7 @@ func TestApplyRetriesWithOneRequestID(t *testing.T) {
 	}
 
 	h.server.After = nil
-	h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
+	h.runWith(t.Context(), secretYAML, "apply", "-f", "-")
 	require.NotEqual(t, id, h.server.Applies[3].GetRequestId(), "another invocation is another request")
 }
 
@@ -180,7 +180,7 @@ func TestApplyGivesUpWhenUnavailableForTheWholeTimeout(t *testing.T) {
 		}
 		return noLeader.WithRetry(2 * time.Hour)
 	}
-	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "1h")
+	out := h.runWith(t.Context(), secretYAML, "apply", "-f", "-", "--timeout", "1h")
 	require.Equal(t, exit.Unavailable, out.code)
 	require.Empty(t, out.stdout)
 	require.Equal(t, "Error: the control plane at "+h.address+" is unavailable: there is no leader\n", out.stderr)
@@ -192,7 +192,7 @@ func TestApplyWaitForZones(t *testing.T) {
 	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
-	require.Len(t, h.server.Applies, 1, "the batch is sent once")
+	require.Len(t, h.server.Applies, 2, "the batch is planned, and sent once")
 	require.Len(t, h.server.Waits, 2, "a short one is before the zones are asked about the policy")
 	require.Equal(t, uint64(1841), h.server.Waits[1].GetRevision())
 	require.False(t, h.server.Waits[1].GetConnectedOnly())
@@ -264,18 +264,18 @@ func TestInterruptedWrites(t *testing.T) {
 	h.server.Pending = []*meridianv1.PendingZone{{Name: "west", State: "offline", Revision: 7}}
 	ctx, cancel := context.WithCancel(t.Context())
 	h.server.Waiting = cancel
-	out := h.runWith(ctx, webToBackend, "apply", "-f", "-", "--wait=zones")
+	out := h.runWith(ctx, secretYAML, "apply", "-f", "-", "--wait=zones")
 	require.Equal(t, exit.Interrupted, out.code)
-	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Equal(t, "GlobalSecret/web-to-backend created\nrevision 1841\n", out.stdout)
 	require.Contains(t, out.stderr, "Error: interrupted: revision 1841 is written, but it is not known whether every zone has applied it\n")
 
-	for _, args := range [][]string{{"apply", "-f", "-"}, {"delete", "traffic-permission", "web-to-backend"}} {
+	for _, args := range [][]string{{"apply", "-f", "-"}, {"delete", "global-secret", "web-to-backend"}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		h.server.Before = func(string) error {
 			cancel()
 			return rpcerr.New(rpcerr.Unavailable, "X", "busy")
 		}
-		out = h.runWith(ctx, webToBackend, args...)
+		out = h.runWith(ctx, secretYAML, args...)
 		require.Equal(t, exit.Interrupted, out.code)
 		require.Contains(t, out.stderr, "interrupted: whether the batch was written is not known\n")
 	}
@@ -332,14 +332,14 @@ func TestApplyWaitsForALimitOfTheMoment(t *testing.T) {
 		}
 		return nil
 	}
-	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-")
+	out := h.runWith(t.Context(), secretYAML, "apply", "-f", "-")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Equal(t, int32(2), calls.Load())
 
 	h.server.Before = func(string) error {
 		return rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "the limit on write requests is reached").WithRetry(time.Hour)
 	}
-	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--timeout", "10s")
+	out = h.runWith(t.Context(), secretYAML, "apply", "-f", "-", "--timeout", "10s")
 	require.Equal(t, exit.Unavailable, out.code)
 	require.Contains(t, out.stderr, "the limit on write requests is reached")
 }

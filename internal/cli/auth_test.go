@@ -297,8 +297,8 @@ func TestDescribeRoleShowsWhoHoldsIt(t *testing.T) {
 
 func TestForceIsSent(t *testing.T) {
 	h := newHarness(t)
-	h.ok("apply", "-f", h.write("mesh.yaml", meshYAML))
-	h.ok("apply", "-f", h.write("mesh.yaml", meshYAML), "--force")
+	h.ok("apply", "-f", h.write("mesh.yaml", secretYAML))
+	h.ok("apply", "-f", h.write("mesh.yaml", secretYAML), "--force")
 	require.False(t, h.server.Applies[0].GetForce())
 	require.True(t, h.server.Applies[1].GetForce())
 }

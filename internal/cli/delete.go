@@ -70,7 +70,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	}
 	defer c.Close()
 	if !request.DryRun {
-		if err := a.askBeforeLoss(ctx, (&proposal{deleted: keys, force: o.force, conditions: conditions}).plan(c), o.yes, o.files.stdin()); err != nil {
+		if err := a.askBeforeLoss(ctx, c, &proposal{deleted: keys, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
 			return err
 		}
 	}

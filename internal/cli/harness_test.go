@@ -123,6 +123,11 @@ const (
 	meshYAML = `type: Mesh
 name: default
 `
+	// secretYAML is written without a plan: there is nothing that it could take away.
+	secretYAML = `type: GlobalSecret
+name: web-to-backend
+data: c2VjcmV0
+`
 	webToBackend = `type: TrafficPermission
 mesh: default
 name: web-to-backend

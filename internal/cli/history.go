@@ -3,15 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -249,81 +243,4 @@ func blameOf(items []*meridianv1.HistoryItem, first *meridianv1.Resource) ([]pas
 		writes = append(writes, past.Write{Resource: before})
 	}
 	return past.Blame(writes, before)
-}
-
-// diffStates prints what differs between two states.
-func (a *app) diffStates(ctx context.Context, d *diffStates, mesh *meshFlag) error {
-	if err := errors.Join(d.check(), mesh.check()); err != nil {
-		return err
-	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	read := func(at *meridianv1.PointInTime) (map[resource.Key]*resource.Resource, uint64, error) {
-		request := &meridianv1.ListRequest{Kinds: kindNames(comparedKinds(ctx, c)), At: at}
-		if mesh.explicit() {
-			request.Mesh = mesh.name
-		}
-		found, revision, err := c.Resources(ctx, request)
-		out := make(map[resource.Key]*resource.Resource, len(found))
-		for _, r := range found {
-			out[r.Key()] = r
-		}
-		return out, revision, err
-	}
-	before, from, err := read(d.from.point)
-	if err != nil {
-		return err
-	}
-	after, to, err := read(d.to.point)
-	if err != nil {
-		return err
-	}
-	keys := maps.Clone(before)
-	maps.Copy(keys, after)
-	var out strings.Builder
-	for _, key := range slices.SortedFunc(maps.Keys(keys), resource.Key.Compare) {
-		text, err := unified(before[key], after[key], fmt.Sprintf("%d/%s", from, key), fmt.Sprintf("%d/%s", to, key))
-		if err != nil {
-			return err
-		}
-		out.WriteString(text)
-	}
-	if out.Len() == 0 {
-		return nil
-	}
-	return errors.Join(a.Output([]byte(out.String())), exit.ErrNo)
-}
-
-// comparedKinds are the kinds whose states are compared: those without secrets that the
-// control plane has.
-func comparedKinds(ctx context.Context, c *client.Client) []*resource.Descriptor {
-	role := ""
-	if info, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{}); err == nil {
-		role = info.GetRole()
-	}
-	return slices.DeleteFunc(notSensitive(), func(d *resource.Descriptor) bool {
-		return d.Kind == resource.KindSigningKey || role != "" && !writtenOn(role, d)
-	})
-}
-
-// unified is the diff of two contents, either of which may be nil; empty where they are
-// equal.
-func unified(before, after *resource.Resource, from, to string) (string, error) {
-	texts := [2]string{}
-	for i, r := range []*resource.Resource{before, after} {
-		if r == nil {
-			continue
-		}
-		text, err := canonicalText(r)
-		if err != nil {
-			return "", err
-		}
-		texts[i] = text
-	}
-	return difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
-		A: difflib.SplitLines(texts[0]), B: difflib.SplitLines(texts[1]), Context: 3, FromFile: from, ToFile: to,
-	})
 }

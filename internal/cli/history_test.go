@@ -108,6 +108,38 @@ oldest: 100
  - match:
      kuma.io/service: web
 `, ""},
+		{[]string{"diff", "--from", "100", "--to", "102", "-o", "json"}, exit.No, `{
+  "from": 100,
+  "to": 102,
+  "items": [
+    {
+      "kind": "Timeout",
+      "mesh": "default",
+      "name": "web",
+      "outcome": "updated",
+      "fields": [
+        {
+          "field": "/conf/tcp/idleTimeout",
+          "after": "1h"
+        }
+      ]
+    }
+  ]
+}
+`, ""},
+		{[]string{"diff", "--from", "102", "-o", "yaml"}, exit.No, `from: 102
+to: 103
+items:
+- kind: Timeout
+  mesh: default
+  name: web
+  outcome: updated
+  fields:
+  - field: /conf/connectTimeout
+    before: 1s
+    after: 9s
+`, ""},
+		{[]string{"diff", "--from", "5m", "-o", "json"}, exit.OK, "{\n  \"from\": 103,\n  \"to\": 103,\n  \"items\": []\n}\n", ""},
 		{[]string{"diff", "--from", "5m"}, exit.OK, "", ""},
 		{[]string{"diff", "--from", "103", "-m", "other"}, exit.OK, "", ""},
 		{[]string{"get", "timeout", "web", "--at", "102", "-o", "jsonpath={.conf.connectTimeout}"}, exit.OK, "1s\n", ""},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +13,7 @@ import (
 	"meridian/internal/atomicfile"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/expectation"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
@@ -21,8 +23,8 @@ import (
 
 func newLintCommand(a *app) *cobra.Command {
 	var (
-		strict          bool
-		zone, sarifFile string
+		strict                     bool
+		zone, sarifFile, junitFile string
 	)
 	cmd := &cobra.Command{
 		Use:   "lint FILE|DIR…",
@@ -36,11 +38,12 @@ What rests on dataplanes is found where the files have some. The exit code is 1
 with findings of severity error; with --strict, with any.
 docs/policies/analysis.md lists the codes.`,
 		Example: `  meridian lint policies/
-  meridian lint policies/ dataplanes/ --strict --sarif lint.sarif`,
+  meridian lint policies/ dataplanes/ --strict --sarif lint.sarif --junit lint.xml`,
 		Args: cobra.ArbitraryArgs,
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 where anything is found")
 	cmd.Flags().StringVar(&sarifFile, "sarif", "", "write the findings as SARIF to this file")
+	cmd.Flags().StringVar(&junitFile, "junit", "", "write a JUnit report to this file: a case for each document, which fails by what fails the command")
 	cmd.Flags().StringVar(&zone, "zone", "", "zone of dataplanes that name none (default \""+defaultZone+"\")")
 	mesh := bindMesh(cmd)
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
@@ -75,9 +78,35 @@ docs/policies/analysis.md lists the codes.`,
 				return err
 			}
 		}
+		if junitFile != "" {
+			if err := writeReport(junitFile, casesOf(documents, found, strict).WriteJUnit); err != nil {
+				return err
+			}
+		}
 		return a.printFound(output.Value, found, strict)
 	}
 	return cmd
+}
+
+// casesOf are the documents as cases: one fails where a finding of it fails the command.
+func casesOf(documents []resource.Document, found []findingView, strict bool) *expectation.Report {
+	failures := map[resource.Key][]string{}
+	for i := range found {
+		if f := &found[i]; failed(found[i:i+1], strict) {
+			text := resource.Problem{Path: resource.Path(f.Field), Message: f.Message}.String()
+			failures[f.Key()] = append(failures[f.Key()], fmt.Sprintf("%s: %s (%s)", f.Code, text, f.Fix))
+		}
+	}
+	report := &expectation.Report{}
+	for i := range documents {
+		d := &documents[i]
+		key := d.Resource.Key()
+		report.Cases = append(report.Cases, expectation.Result{
+			Name: key.String(), File: filepath.ToSlash(d.Source), Line: d.Line,
+			OK: len(failures[key]) == 0, Message: strings.Join(failures[key], "\n"),
+		})
+	}
+	return report
 }
 
 // located says of findings in which files they are. A mesh that no document defines has

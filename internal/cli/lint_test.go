@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"encoding/xml"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,6 +38,12 @@ func TestLint(t *testing.T) {
 	require.Contains(t, string(written), `"ruleId": "dead-policy"`)
 	require.Contains(t, string(written), `"startLine": 3`)
 
+	junit := filepath.Join(h.home, "lint.xml")
+	require.Equal(t, exit.No, h.run("lint", dir, "--junit", junit).code)
+	require.Equal(t, []string{"Mesh/default"}, failuresIn(t, junit), "the error")
+	require.Equal(t, exit.No, h.run("lint", dir, "--junit", junit, "--strict").code)
+	require.Equal(t, []string{"Mesh/default", "Timeout/default/old"}, failuresIn(t, junit))
+
 	var document struct {
 		Findings []map[string]any `json:"findings"`
 	}
@@ -52,6 +59,36 @@ func TestLint(t *testing.T) {
 	require.Equal(t, exit.No, h.run("lint", dir, "--strict").code)
 	require.Equal(t, "nothing was found\n", h.ok("lint", "--strict", filepath.Join(dir, "permission.yaml")))
 	require.Empty(t, h.server.Calls, "files need no server")
+}
+
+// failuresIn are the names of the cases of a JUnit report that failed, of one suite with a
+// case for each document of linted.
+func failuresIn(t *testing.T, path string) []string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var report struct {
+		Suites []struct {
+			Name  string `xml:"name,attr"`
+			Cases []struct {
+				Name    string `xml:"name,attr"`
+				Failure *struct {
+					Message string `xml:"message,attr"`
+				} `xml:"failure"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	require.NoError(t, xml.Unmarshal(data, &report))
+	require.Len(t, report.Suites, 1)
+	require.Len(t, report.Suites[0].Cases, 4)
+	var failed []string
+	for _, c := range report.Suites[0].Cases {
+		if c.Failure != nil {
+			require.NotEmpty(t, c.Failure.Message)
+			failed = append(failed, c.Name)
+		}
+	}
+	return failed
 }
 
 func TestLintRefused(t *testing.T) {

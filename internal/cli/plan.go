@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -27,7 +28,7 @@ type planOptions struct {
 	// state is what the documents are compared with, in place of a control plane.
 	state  []string
 	zone   string
-	out    string
+	out    *string
 	force  bool
 	strict *bool
 }
@@ -100,27 +101,31 @@ func newPlanRollbackCommand(a *app) *cobra.Command {
 		Use:   "rollback --to R [KIND NAME...]",
 		Short: "Show what a rollback would do",
 		Long: `Show what 'meridian rollback' would do, as 'meridian plan' does of writing documents.
-The exit code is 1 when something would change.`,
+With --out the plan is kept in a file, which 'meridian apply FILE' makes only if it
+still does the same. The exit code is 1 when something would change.`,
 		Example: `  meridian plan rollback --to 2h
+  meridian plan rollback --to 2h --out back.plan
   meridian plan rollback --to 1841 Timeout web-timeouts`,
 		ValidArgsFunction: completeKinds(nil),
 	}
 	bindRollback(cmd, &o)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	strict := bindStrictPlan(cmd)
+	out := bindPlanOut(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		request, err := o.request(args)
 		if err != nil {
 			return err
 		}
-		c, err := a.connect()
+		change := &proposal{rollback: request, force: o.force}
+		p, err := a.planLive(cmd.Context(), change)
 		if err != nil {
 			return err
 		}
-		defer c.Close()
-		p, err := plannedRollback(cmd.Context(), c, request)
-		if err != nil {
-			return err
+		if *out != "" {
+			if err := a.keepPlan(*out, change, p); err != nil {
+				return err
+			}
 		}
 		return a.showPlan(o.output.Value, p, *strict)
 	}
@@ -131,20 +136,26 @@ func bindStrictPlan(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("strict", false, "exit with 6 when some zones are not in the plan")
 }
 
+// bindPlanOut defines --out.
+func bindPlanOut(cmd *cobra.Command) *string {
+	return cmd.Flags().String("out", "", "keep the plan in this file, for 'meridian apply FILE'")
+}
+
 func bindPlan(cmd *cobra.Command, o *planOptions) {
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.Flags().StringArrayVar(&o.state, "from-files", nil, "compare with the documents of this file or directory, without a server; repeatable")
 	cmd.Flags().StringVar(&o.zone, "zone", "", "with --from-files: zone of dataplanes that name none (default \""+defaultZone+"\")")
-	cmd.Flags().StringVar(&o.out, "out", "", "keep the plan in this file, for 'meridian apply FILE'")
+	o.out = bindPlanOut(cmd)
 	o.strict = bindStrictPlan(cmd)
 	bindForce(cmd, &o.force)
 }
 
-// proposal is a change that is planned: what is written, or what is deleted.
+// proposal is a change that is planned: what is written, what is deleted, or a rollback.
 type proposal struct {
-	written []*resource.Resource
-	deleted []resource.Key
-	force   bool
+	written  []*resource.Resource
+	deleted  []resource.Key
+	rollback *meridianv1.RollbackRequest
+	force    bool
 	// conditions are those on what is stored.
 	conditions []*meridianv1.VersionCondition
 }
@@ -154,7 +165,7 @@ func (a *app) plan(cmd *cobra.Command, o *planOptions, change *proposal) error {
 	switch {
 	case len(o.state) == 0 && o.zone != "":
 		return exit.Usagef("--zone is about --from-files: give both")
-	case len(o.state) > 0 && o.out != "":
+	case len(o.state) > 0 && *o.out != "":
 		return exit.Usagef("--out keeps a plan of a control plane: leave out --from-files")
 	}
 	if err := checkZone(o.zone); err != nil {
@@ -170,8 +181,8 @@ func (a *app) plan(cmd *cobra.Command, o *planOptions, change *proposal) error {
 	if err != nil {
 		return err
 	}
-	if o.out != "" {
-		if err := a.keepPlan(o.out, change, p); err != nil {
+	if *o.out != "" {
+		if err := a.keepPlan(*o.out, change, p); err != nil {
 			return err
 		}
 	}
@@ -212,13 +223,16 @@ func (a *app) planLive(ctx context.Context, change *proposal) (*plan.Plan, error
 func planned(ctx context.Context, c *client.Client, change *proposal) (*plan.Plan, error) {
 	var encoded []byte
 	var warnings []string
-	if len(change.deleted) > 0 {
+	switch {
+	case change.rollback != nil:
+		return plannedRollback(ctx, c, change)
+	case len(change.deleted) > 0:
 		response, err := client.Ask(ctx, c, (*client.Client).DeleteBatch, change.deletion(true))
 		if err != nil {
 			return nil, err
 		}
 		encoded = response.GetPlan()
-	} else {
+	default:
 		response, err := client.Ask(ctx, c, (*client.Client).ApplyBatch, change.write(true))
 		if err != nil {
 			return nil, err
@@ -228,15 +242,12 @@ func planned(ctx context.Context, c *client.Client, change *proposal) (*plan.Pla
 	return decodePlan(encoded, warnings)
 }
 
-// plan asks a control plane what the change would do, when it is called.
-func (p *proposal) plan(c *client.Client) func(context.Context) (*plan.Plan, error) {
-	return func(ctx context.Context) (*plan.Plan, error) { return planned(ctx, c, p) }
-}
+var errNoPlan = exit.Failf(exit.Unavailable, "the control plane does not plan: it is of an older release")
 
 // decodePlan reads the plan of a response, with what the change is warned of.
 func decodePlan(encoded []byte, warnings []string) (*plan.Plan, error) {
 	if len(encoded) == 0 {
-		return nil, exit.Failf(exit.Unavailable, "the control plane does not plan: it is of an older release")
+		return nil, errNoPlan
 	}
 	p := plan.New()
 	if err := answer.Unmarshal(encoded, p); err != nil {
@@ -379,41 +390,72 @@ func (a *app) confirmLoss(p *plan.Plan, yes, inputTaken bool) error {
 	for _, line := range lost {
 		a.Message("Takes away: %s", line)
 	}
-	for _, absent := range p.Incomplete {
+	if p.Hidden {
+		a.Message("Note: what this takes away from resources that you may not read is not known.")
+	}
+	for i, absent := range p.Incomplete {
+		if i == maxAbsent {
+			a.Message("Note: nor is it known in %d more zones.", len(p.Incomplete)-i)
+			break
+		}
 		a.Message("Note: what this takes away there is not known: %s", absent)
 	}
-	if len(lost) == 0 || inputTaken || !print.IsTerminal(a.stdin) {
+	if len(lost) == 0 || !a.asks(inputTaken) {
 		return nil
 	}
 	return a.confirm(yes, inputTaken)
 }
 
-// lossBudget bounds how long is waited for what a change takes away.
-const lossBudget = 3 * time.Second
+const (
+	// lossBudget bounds how long is waited for what a change takes away.
+	lossBudget = 3 * time.Second
+	// maxAbsent bounds the zones that are named of which that is not known.
+	maxAbsent = 5
+)
 
-// askBeforeLoss is confirmLoss of a change that is not planned yet, where there is an operator
-// to ask, or who said yes: a script without a terminal waits for no plan. A plan that takes
-// too long is asked about, too.
-func (a *app) askBeforeLoss(ctx context.Context, plan func(context.Context) (*plan.Plan, error), yes, inputTaken bool) error {
-	if !yes && (inputTaken || !print.IsTerminal(a.stdin)) {
+// asks reports whether there is an operator to ask.
+func (a *app) asks(inputTaken bool) bool { return !inputTaken && print.IsTerminal(a.stdin) }
+
+// askBeforeLoss is confirmLoss of a change that is not planned yet. Where no plan can be
+// had, it says so; it asks about what may be the largest change of all, one whose plan
+// takes too long or is too large. Without a terminal the change continues.
+func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *proposal, yes, inputTaken bool) error {
+	if !change.concerns() {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, a.lossBudget)
 	defer cancel()
-	p, err := plan(bounded)
+	p, err := planned(bounded, c, change)
+	code := rpcerr.CodeOf(err)
 	switch {
 	case err == nil:
 		return a.confirmLoss(p, yes, inputTaken)
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case bounded.Err() != nil:
-		a.Message("Note: what this takes away is not known: a plan takes longer than %s; `meridian plan` waits for it", a.lossBudget)
-		return a.confirm(yes, inputTaken)
-	}
-	switch rpcerr.CodeOf(err) {
-	case rpcerr.Denied, rpcerr.Unauthenticated, rpcerr.NotFound, rpcerr.Invalid, rpcerr.Conflict, rpcerr.OutOfRange:
+		a.Message("Note: what this takes away is not known: there is no plan after %s; `meridian plan` waits longer", a.lossBudget)
+	case rpcerr.HasReason(err, "PLAN_TOO_LARGE"):
+		a.Message("Note: what this takes away is not known: %v", err)
+	case rpcerr.HasReason(err, "UNKNOWN_FIELDS"):
+		a.Message("Note: what this takes away is not known: %v", errNoPlan)
+		return nil
+	case exit.Explain(err).Code == exit.Unavailable && !errors.Is(err, errNoPlan) && rpcerr.RetryAfter(err) == 0:
+		return err // it was so for as long as the change may take
+	case slices.Contains([]rpcerr.Code{rpcerr.Denied, rpcerr.Unauthenticated, rpcerr.NotFound, rpcerr.Invalid, rpcerr.Conflict, rpcerr.OutOfRange}, code):
 		return nil // so is the change, by the same word
+	default:
+		a.Message("Note: what this takes away is not known: %v", err)
+		return nil
 	}
-	a.Message("Note: what this takes away is not known: %v", err)
-	return nil
+	if !a.asks(inputTaken) {
+		return nil
+	}
+	return a.confirm(yes, inputTaken)
+}
+
+// concerns reports whether a plan says anything of a change.
+func (p *proposal) concerns() bool {
+	return p.rollback != nil ||
+		slices.ContainsFunc(p.deleted, func(key resource.Key) bool { return plan.Concerns(key.Kind) }) ||
+		slices.ContainsFunc(p.written, func(r *resource.Resource) bool { return plan.Concerns(r.Key().Kind) })
 }

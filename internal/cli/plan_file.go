@@ -10,10 +10,13 @@ import (
 	"io/fs"
 	"os"
 
+	"google.golang.org/protobuf/proto"
+
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/atomicfile"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
+	"meridian/internal/past"
 	"meridian/internal/plan"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -31,14 +34,24 @@ const (
 type planFile struct {
 	Kind   string `json:"kind"`
 	Format int    `json:"format"`
-	// Written are documents in universal form, Deleted keys; one of them is empty.
-	Written []json.RawMessage `json:"written,omitempty"`
-	Deleted []plannedKey      `json:"deleted,omitempty"`
-	Force   bool              `json:"force,omitempty"`
+	// Written are documents in universal form, Deleted keys; of these and Rollback one is
+	// there.
+	Written  []json.RawMessage `json:"written,omitempty"`
+	Deleted  []plannedKey      `json:"deleted,omitempty"`
+	Rollback *keptRollback     `json:"rollback,omitempty"`
+	Force    bool              `json:"force,omitempty"`
 	// Stored is what was stored of each resource of the change.
 	Stored []plannedKey `json:"stored"`
 	// Effect is the digest of what the change was to do.
 	Effect string `json:"effect"`
+}
+
+// keptRollback says to which revision, and of what.
+type keptRollback struct {
+	To    uint64   `json:"to"`
+	Kinds []string `json:"kinds,omitempty"`
+	Mesh  string   `json:"mesh,omitempty"`
+	Names []string `json:"names,omitempty"`
 }
 
 // plannedKey is a resource and its stored version, 0 for none.
@@ -67,6 +80,12 @@ func (a *app) keepPlan(path string, change *proposal, p *plan.Plan) error {
 	}
 	for _, key := range change.deleted {
 		file.Deleted = append(file.Deleted, plannedKey{Kind: key.Kind, Mesh: key.Mesh, Name: key.Name})
+	}
+	if r := change.rollback; r != nil {
+		if r.GetTo().GetRevision() == 0 {
+			return exit.Failf(exit.Unavailable, "the control plane does not say to which revision it goes back: it is of an older release")
+		}
+		file.Rollback = &keptRollback{r.GetTo().GetRevision(), r.GetKinds(), r.GetMesh(), r.GetNames()}
 	}
 	for _, c := range p.Changes {
 		file.Stored = append(file.Stored, plannedKey{c.Kind, c.Mesh, c.Name, c.Version, c.Revision})
@@ -111,10 +130,15 @@ func readPlan(path string) (*proposal, string, error) {
 		return nil, "", wrong("its kind is %q, not %s; documents are given with -f", file.Kind, planKind)
 	case file.Format != planFormat:
 		return nil, "", wrong("it has format %d, and this release reads %d", file.Format, planFormat)
-	case (len(file.Written) > 0) == (len(file.Deleted) > 0):
-		return nil, "", wrong("it either writes or deletes resources")
+	case !file.one():
+		return nil, "", wrong("it either writes resources, deletes resources or is a rollback")
 	}
 	change := &proposal{force: file.Force}
+	if r := file.Rollback; r != nil {
+		change.rollback = &meridianv1.RollbackRequest{
+			To: past.PointOf(resource.Revision(r.To)), Kinds: r.Kinds, Mesh: r.Mesh, Names: r.Names, Force: file.Force,
+		}
+	}
 	for _, document := range file.Written {
 		documents, err := resource.Decode(path, document, resource.DecodeOptions{})
 		if err != nil {
@@ -137,13 +161,26 @@ func readPlan(path string) (*proposal, string, error) {
 	return change, file.Effect, nil
 }
 
+// one reports whether the file has one change.
+func (f *planFile) one() bool {
+	changes := 0
+	for _, has := range []bool{len(f.Written) > 0, len(f.Deleted) > 0, f.Rollback != nil && f.Rollback.To > 0} {
+		if has {
+			changes++
+		}
+	}
+	return changes == 1
+}
+
 func planAgain(path string) string { return "Plan it again: `meridian plan … --out " + path + "`." }
 
 // explainStale refuses a plan because what is stored is not what it was, and shows what the
 // change would do by now, where it could still be made.
 func (a *app) explainStale(ctx context.Context, c *client.Client, change *proposal, path string, cause error) error {
 	refused := exit.Failf(exit.Conflict, "what is stored is not what it was when the change was planned; nothing was written: %w", cause)
-	now, err := planned(ctx, c, &proposal{written: change.written, deleted: change.deleted, force: change.force})
+	unconditioned := *change
+	unconditioned.conditions = nil
+	now, err := planned(ctx, c, &unconditioned)
 	if err != nil {
 		return refused.With(planAgain(path))
 	}
@@ -151,6 +188,11 @@ func (a *app) explainStale(ctx context.Context, c *client.Client, change *propos
 		return err
 	}
 	return refused.With("What it would do now is above. " + planAgain(path))
+}
+
+// stale reports whether a change was refused because what is stored is not what it was.
+func (p *proposal) stale(err error) bool {
+	return rpcerr.HasReason(err, "VERSION_CONFLICT") || len(p.deleted) > 0 && rpcerr.CodeOf(err) == rpcerr.NotFound
 }
 
 // applyPlan makes the change of a plan file, if it still does what the plan said.
@@ -165,7 +207,7 @@ func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error
 	}
 	defer c.Close()
 	now, err := planned(ctx, c, change)
-	if rpcerr.HasReason(err, "VERSION_CONFLICT") || len(change.deleted) > 0 && rpcerr.CodeOf(err) == rpcerr.NotFound {
+	if change.stale(err) {
 		return a.explainStale(ctx, c, change, path, err)
 	}
 	if err != nil {
@@ -189,7 +231,26 @@ func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error
 	if err := a.confirmLoss(now, o.yes, false); err != nil {
 		return err
 	}
-	if len(change.deleted) > 0 {
+	// The conditions hold until it is written, or it is not.
+	err = a.sendPlanned(ctx, c, change, o)
+	if change.stale(err) {
+		return a.explainStale(ctx, c, change, path, err)
+	}
+	return err
+}
+
+// sendPlanned makes the change of a plan file.
+func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposal, o *applyOptions) error {
+	switch {
+	case change.rollback != nil:
+		if len(change.conditions) == 0 {
+			a.Message("Nothing differs from revision %d.", change.rollback.GetTo().GetRevision())
+			return nil
+		}
+		request := proto.CloneOf(change.rollback)
+		request.IfVersions, request.RequestId = change.conditions, rand.Text()
+		return a.sendRollback(ctx, c, request, o.output.Value)
+	case len(change.deleted) > 0:
 		request := change.deletion(false)
 		request.RequestId = rand.Text()
 		response, err := client.Ask(ctx, c, (*client.Client).DeleteBatch, request)

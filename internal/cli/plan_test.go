@@ -16,6 +16,7 @@ import (
 	"meridian/internal/plan"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 const deployed = `{type: Mesh, name: default, mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}}
@@ -174,18 +175,130 @@ func TestPlanFiles(t *testing.T) {
 	require.Contains(t, out.stderr, "What it would do now is above. Plan it again: `meridian plan … --out "+file+"`.\n")
 	require.NotContains(t, out.stderr, "in the document is old")
 
-	// --yes shows what is taken away; without a terminal and without it, nothing is planned.
-	before := len(h.server.Applies)
-	out = h.run("apply", "-f", mesh, "--yes")
-	require.Equal(t, exit.OK, out.code, out.stderr)
-	require.Contains(t, out.stderr, "Takes away: ")
-	require.Len(t, h.server.Applies, before+2)
-	out = h.run("delete", "Mesh", "demo")
-	require.Equal(t, exit.OK, out.code, out.stderr)
-	require.NotContains(t, out.stderr, "Takes away: ")
+	// What is taken away is shown without a terminal, too, with --yes or without it.
+	for _, args := range [][]string{{"apply", "-f", mesh, "--yes"}, {"apply", "-f", mesh}, {"delete", "Mesh", "demo"}} {
+		out = h.run(args...)
+		require.Equal(t, exit.OK, out.code, out.stderr)
+		require.Equal(t, "Takes away: a → b: allowed → denied by deny, 2 connections in zone east of mesh demo\n", out.stderr)
+	}
+}
+
+// TestLossIsNotKnown: a change continues without a terminal where no plan can be had, and says
+// so; where the change will fail for the same reason, it says nothing.
+func TestLossIsNotKnown(t *testing.T) {
+	h := newHarness(t)
+	mesh := h.write("mesh.yaml", "{type: Mesh, name: demo}\n")
+	apply := func() outcome { return h.run("apply", "-f", mesh) }
 	h.server.Plan = nil
-	out = h.run("plan", "-f", mesh)
-	require.Contains(t, out.stderr, "it is of an older release")
+	note := "Note: what this takes away is not known: the control plane does not plan: it is of an older release\n"
+	require.Equal(t, outcome{exit.OK, "Mesh/demo created\nrevision 1841\n", note}, apply())
+	require.Contains(t, h.run("plan", "-f", mesh).stderr, "it is of an older release")
+
+	fails := func(err error) func(string) error {
+		calls := 0
+		return func(string) error {
+			if calls++; calls == 1 {
+				return err
+			}
+			return nil
+		}
+	}
+	for _, tc := range []struct {
+		err  error
+		note string
+	}{
+		{rpcerr.New(rpcerr.Invalid, "UNKNOWN_FIELDS", "the request has fields that this server does not know"), note},
+		{rpcerr.New(rpcerr.Internal, "BROKEN", "it broke"), "Note: what this takes away is not known: it broke\n"},
+		{rpcerr.New(rpcerr.Invalid, "PLAN_TOO_LARGE", "the batch is too large"), "Note: what this takes away is not known: the batch is too large\n"},
+		{rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "too many questions").WithRetry(time.Hour), "Note: what this takes away is not known: too many questions\n"},
+		{rpcerr.New(rpcerr.Denied, "DENIED", "you may not plan"), ""},
+	} {
+		h.server.Before = fails(tc.err)
+		require.Equal(t, outcome{exit.OK, "Mesh/demo unchanged\nrevision 1841\n", tc.note}, apply(), "%v", tc.err)
+	}
+	h.server.Before = nil
+
+	p := plan.New()
+	p.Hidden = true
+	for i := range 7 {
+		p.Incomplete = append(p.Incomplete, answer.Absence{Zone: resource.ZoneName(fmt.Sprint("z", i)), Reason: "offline"})
+	}
+	var err error
+	h.server.Plan, err = json.Marshal(p)
+	require.NoError(t, err)
+	out := apply()
+	require.Equal(t, exit.OK, out.code)
+	require.Contains(t, out.stderr, "Note: what this takes away from resources that you may not read is not known.\n")
+	require.Contains(t, out.stderr, "zone \"z4\": offline\nNote: nor is it known in 2 more zones.\n")
+
+	h.lossBudget = time.Nanosecond
+	require.Equal(t, outcome{
+		exit.OK, "Mesh/demo unchanged\nrevision 1841\n",
+		"Note: what this takes away is not known: there is no plan after 1ns; `meridian plan` waits longer\n",
+	}, apply())
+	h.lossBudget = time.Minute
+
+	h.stop()
+	for _, args := range [][]string{{"apply", "-f", mesh}, {"apply", "-f", mesh, "--yes"}, {"delete", "Mesh", "demo"}} {
+		out = h.run(args...)
+		require.Equal(t, exit.Unavailable, out.code)
+		require.Equal(t, 1, strings.Count(out.stderr, "connection refused"), "the cause is said once: %s", out.stderr)
+	}
+}
+
+// TestRollbackPlanFiles: the plan of a rollback is applied while it does what it did, and
+// changes what it was to change.
+func TestRollbackPlanFiles(t *testing.T) {
+	h, log := historyOf(t)
+	p := plan.New()
+	says := func(changes ...plan.Change) {
+		p.Changes = changes
+		var err error
+		h.server.Plan, err = json.Marshal(p)
+		require.NoError(t, err)
+	}
+	web := plan.Change{Kind: "Timeout", Mesh: "default", Name: "web", Outcome: plan.Updated, Version: 3, Revision: 103}
+	says(web)
+	file := filepath.Join(h.home, "back.plan")
+	planned := func(args ...string) outcome {
+		return h.run(append([]string{"plan", "rollback", "--out", file}, args...)...)
+	}
+	out := planned("--to", "7m", "Timeout", "web")
+	require.Equal(t, exit.No, out.code, out.stderr)
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(data), `"to": 1840`, "a revision, which does not move")
+	out = planned("--to", "102", "Timeout", "web")
+	require.Equal(t, exit.No, out.code, out.stderr)
+
+	out = h.run("apply", file, "--dry-run")
+	require.Equal(t, outcome{exit.OK, "", "Dry run: the plan still holds; nothing was written.\n"}, out)
+	other := web
+	other.Version = 2
+	says(other)
+	require.Equal(t, exit.Conflict, h.run("apply", file).code, "something else is stored")
+	says(web)
+	require.Equal(t, resource.Revision(103), log.Revision())
+	out = h.run("apply", file)
+	require.Equal(t, outcome{exit.OK, "Timeout/web updated\nrevision 104\n", "Back to revision 102.\n"}, out)
+	out = h.run("apply", file) // the server plans as before, and then has nothing to write
+	require.Equal(t, exit.Conflict, out.code)
+	require.Contains(t, out.stderr, "what is stored is not what it was when the change was planned; nothing was written: Timeout \"web\" in mesh \"default\" is what it was at revision 102")
+	require.Contains(t, out.stderr, "What it would do now is above.")
+	require.NotContains(t, out.stderr, "meridian get", "no hint about documents")
+
+	says()
+	require.Equal(t, exit.OK, planned("--to", "104").code)
+	require.Equal(t, outcome{exit.OK, "", "Nothing differs from revision 104.\n"}, h.run("apply", file))
+	for name, text := range map[string]string{
+		"no change":   `{"kind": "MeridianPlan", "format": 1, "stored": [], "effect": ""}`,
+		"two changes": `{"kind": "MeridianPlan", "format": 1, "stored": [], "effect": "", "rollback": {"to": 3}, "deleted": [{"kind": "Mesh", "name": "a", "version": 1}]}`,
+		"to nothing":  `{"kind": "MeridianPlan", "format": 1, "stored": [], "effect": "", "rollback": {"to": 0}}`,
+	} {
+		out := h.run("apply", h.write("bad.plan", text))
+		require.Equal(t, exit.Usage, out.code, name)
+		require.Contains(t, out.stderr, "it either writes resources, deletes resources or is a rollback", name)
+	}
 }
 
 // terminalOf makes a terminal the standard input of commands, and returns what types on it.
@@ -263,7 +376,7 @@ func TestLossIsAskedAbout(t *testing.T) {
 	answers("no")
 	out = h.run("delete", "Mesh", "demo")
 	require.Equal(t, exit.No, out.code, out.stderr)
-	require.Equal(t, "Note: what this takes away is not known: a plan takes longer than 1ns; `meridian plan` waits for it\nType yes to continue: Error: nothing was changed: the answer was not yes\n", out.stderr)
+	require.Equal(t, "Note: what this takes away is not known: there is no plan after 1ns; `meridian plan` waits longer\nType yes to continue: Error: nothing was changed: the answer was not yes\n", out.stderr)
 	require.Len(t, h.server.Stored, 1)
 	h.lossBudget = time.Minute
 	answers("yes")

@@ -11,7 +11,9 @@ import (
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
+	"meridian/internal/past"
 	"meridian/internal/plan"
+	"meridian/internal/resource"
 )
 
 // rollbackOptions are the flags of rollback.
@@ -44,8 +46,8 @@ where times decide between policies.
 Never rolled back: secrets, keys, records and revocations of tokens, zones. Roles
 and bindings are where --kind or KIND names them. ` + "`meridian diff --from R`" + ` shows
 what has changed since, and
-'meridian plan rollback' what a rollback would do. On a terminal, what takes access
-away is shown first, and asked about; --yes answers.`,
+'meridian plan rollback' what a rollback would do. What takes access away is shown
+first, and on a terminal asked about; --yes answers.`,
 		Example: `  meridian rollback --to 2h --dry-run
   meridian rollback --to 1841 -m shop
   meridian rollback --to 1841 Timeout web-timeouts
@@ -112,15 +114,21 @@ func (o *rollbackOptions) request(args []string) (*meridianv1.RollbackRequest, e
 	return request, nil
 }
 
-// plannedRollback is what a rollback would do.
-func plannedRollback(ctx context.Context, c *client.Client, request *meridianv1.RollbackRequest) (*plan.Plan, error) {
-	planOnly := proto.CloneOf(request)
+// plannedRollback is what a rollback would do. A rollback to a point in time is one to the
+// revision of then from here on: what was planned is what is made.
+func plannedRollback(ctx context.Context, c *client.Client, change *proposal) (*plan.Plan, error) {
+	planOnly := proto.CloneOf(change.rollback)
 	planOnly.DryRun, planOnly.Plan, planOnly.RequestId = true, true, ""
+	planOnly.IfVersions = change.conditions
 	response, err := client.Ask(ctx, c, (*client.Client).Rollback, planOnly)
 	if err != nil {
 		return nil, err
 	}
-	return decodePlan(response.GetPlan(), response.GetWarnings())
+	p, err := decodePlan(response.GetPlan(), response.GetWarnings())
+	if err == nil && response.GetToRevision() > 0 {
+		change.rollback.To = past.PointOf(resource.Revision(response.GetToRevision()))
+	}
+	return p, err
 }
 
 func (a *app) rollback(ctx context.Context, args []string, o *rollbackOptions) error {
@@ -134,14 +142,17 @@ func (a *app) rollback(ctx context.Context, args []string, o *rollbackOptions) e
 	}
 	defer c.Close()
 	if !o.dryRun {
-		ask := func(ctx context.Context) (*plan.Plan, error) { return plannedRollback(ctx, c, request) }
-		if err := a.askBeforeLoss(ctx, ask, o.yes, false); err != nil {
+		if err := a.askBeforeLoss(ctx, c, &proposal{rollback: request, force: o.force}, o.yes, false); err != nil {
 			return err
 		}
 	}
+	return a.sendRollback(ctx, c, request, o.output.Value)
+}
+
+func (a *app) sendRollback(ctx context.Context, c *client.Client, request *meridianv1.RollbackRequest, f print.Format) error {
 	response, err := client.Ask(ctx, c, (*client.Client).Rollback, request)
 	if err != nil {
-		return explainInterrupt(err, o.dryRun)
+		return explainInterrupt(err, request.GetDryRun())
 	}
 	for _, warning := range response.GetWarnings() {
 		a.Warn(warning)
@@ -152,10 +163,10 @@ func (a *app) rollback(ctx context.Context, args []string, o *rollbackOptions) e
 	switch {
 	case len(response.GetResults()) == 0:
 		a.Message("Nothing differs from revision %d.", response.GetToRevision())
-	case o.dryRun:
+	case request.GetDryRun():
 		a.Message("Dry run: nothing was written. This would go back to revision %d.", response.GetToRevision())
 	case response.GetToRevision() != 0:
 		a.Message("Back to revision %d.", response.GetToRevision())
 	}
-	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), viewFindings(response.GetFindings()))
+	return a.printResults(f, response.GetResults(), response.GetRevision(), viewFindings(response.GetFindings()))
 }

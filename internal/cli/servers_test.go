@@ -84,14 +84,14 @@ func TestServerThatCannotServe(t *testing.T) {
 	noLeader := rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader")
 
 	h.server.Before = func(string) error { return noLeader }
-	out := h.runWith(t.Context(), meshYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
-	require.Equal(t, outcome{exit.OK, "Mesh/default created\nrevision 1841\n", ""}, out)
+	out := h.runWith(t.Context(), secretYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
+	require.Equal(t, outcome{exit.OK, "GlobalSecret/web-to-backend created\nrevision 1841\n", ""}, out)
 	require.Empty(t, h.server.Applies)
 
 	// The first server writes and goes away before it has answered.
 	h.server.Before = nil
 	h.server.After = func(string) error { return rpcerr.New(rpcerr.Unavailable, "OUTCOME_UNKNOWN", "the leader was lost") }
-	out = h.runWith(t.Context(), meshYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
+	out = h.runWith(t.Context(), secretYAML, "--config", h.config, "--address", addresses, "apply", "-f", "-")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Len(t, h.server.Applies, 1)
 	require.Len(t, other.Applies, 2)
@@ -105,7 +105,7 @@ func TestNothingIsClaimedAfterADoubt(t *testing.T) {
 	h := newHarness(t)
 	full := rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "the disk of one is nearly full"), rpcerr.EffectNone)
 	apply := func() outcome {
-		return h.runWith(t.Context(), meshYAML, "--config", h.config, "apply", "-f", "-", "--timeout", "2s")
+		return h.runWith(t.Context(), secretYAML, "--config", h.config, "apply", "-f", "-", "--timeout", "2s")
 	}
 	h.server.Before = func(string) error { return full }
 	out := apply()

@@ -23,6 +23,9 @@ const ReasonContention = "CONTENTION"
 // has changed since (store.Txn.UnchangedSince). The caller decides it again.
 const ReasonStateChanged = "STATE_CHANGED"
 
+// ReasonVersion is the reason of a write of which a condition did not hold.
+const ReasonVersion = "VERSION_CONFLICT"
+
 // Log is where batches are written. *consensus.Node and *audit.Writer implement
 // it; it is safe for concurrent use.
 type Log interface {

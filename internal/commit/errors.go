@@ -30,7 +30,7 @@ func explain(err error) error {
 	case errors.As(err, &changed):
 		return none(rpcerr.Unavailable, ReasonStateChanged)
 	case errors.As(err, &conflict):
-		return none(rpcerr.Conflict, "VERSION_CONFLICT")
+		return none(rpcerr.Conflict, ReasonVersion)
 	case errors.As(err, &noMesh):
 		return none(rpcerr.Invalid, "MESH_MISSING")
 	case errors.As(err, &notEmpty):

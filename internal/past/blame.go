@@ -72,6 +72,44 @@ func Blame(writes []Write, first *resource.Resource) ([]Set, error) {
 	return sets, nil
 }
 
+// Difference is a field that differs between two contents, as Set names it.
+type Difference struct {
+	Field string `json:"field"`
+	// Before and After are its values as JSON, nil where there is none.
+	Before json.RawMessage `json:"before,omitempty"`
+	After  json.RawMessage `json:"after,omitempty"`
+}
+
+// Compare returns, in the order of their names, the leaves that differ between two
+// contents, either of which may be nil.
+func Compare(before, after *resource.Resource) ([]Difference, error) {
+	was, err := leaves(before)
+	if err != nil {
+		return nil, err
+	}
+	is, err := leaves(after)
+	if err != nil {
+		return nil, err
+	}
+	both := maps.Clone(was)
+	maps.Copy(both, is)
+	out := []Difference{}
+	for _, field := range slices.Sorted(maps.Keys(both)) {
+		if was[field] == is[field] {
+			continue
+		}
+		d := Difference{Field: field}
+		if value, ok := was[field]; ok {
+			d.Before = json.RawMessage(value)
+		}
+		if value, ok := is[field]; ok {
+			d.After = json.RawMessage(value)
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
 // leaves are the values of a resource that hold no others, as JSON, by pointer.
 func leaves(r *resource.Resource) (map[string]string, error) {
 	out := map[string]string{}
@@ -88,7 +126,11 @@ func leaves(r *resource.Resource) (map[string]string, error) {
 		return nil, err
 	}
 	for name, value := range r.Meta().Labels {
-		out["/labels/"+escape(name)] = strconv.Quote(value)
+		text, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		out["/labels/"+escape(name)] = string(text)
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package past_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -75,4 +76,27 @@ func TestPointsInTime(t *testing.T) {
 		require.Equal(t, rpcerr.OutOfRange, rpcerr.CodeOf(err))
 		require.ErrorContains(t, err, says)
 	}
+}
+
+func TestCompare(t *testing.T) {
+	build := func(labels map[string]string, spec string) *resource.Resource {
+		return write(1, "", spec, labels).Resource
+	}
+	before := build(map[string]string{"team/x": "<a>"}, `{"rules":[{"access":["CREATE"],"mesh":"a"}]}`)
+	after := build(map[string]string{"team/x": "b"}, `{"rules":[{"access":["CREATE","UPDATE"]}]}`)
+	differences, err := past.Compare(before, after)
+	require.NoError(t, err)
+	require.Equal(t, []past.Difference{
+		{Field: "/labels/team~1x", Before: json.RawMessage(`"\u003ca\u003e"`), After: json.RawMessage(`"b"`)},
+		{Field: "/rules/0/access/1", After: json.RawMessage(`"UPDATE"`)},
+		{Field: "/rules/0/mesh", Before: json.RawMessage(`"a"`)},
+	}, differences)
+	for _, pair := range [][2]*resource.Resource{{before, before}, {nil, nil}} {
+		differences, err = past.Compare(pair[0], pair[1])
+		require.NoError(t, err)
+		require.Empty(t, differences)
+	}
+	differences, err = past.Compare(nil, before)
+	require.NoError(t, err)
+	require.Len(t, differences, 3)
 }

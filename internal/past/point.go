@@ -97,11 +97,16 @@ func Parse(text string) (*meridianv1.PointInTime, error) {
 		if rev == 0 {
 			return nil, errors.New("revisions count from 1")
 		}
-		return &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: rev}}, nil
+		return PointOf(resource.Revision(rev)), nil
 	}
 	ago, err := time.ParseDuration(text)
 	if err != nil || ago < 0 {
 		return nil, errors.New("write a revision, such as 1841, or how long ago, such as 2h or 30m")
 	}
 	return &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Ago{Ago: durationpb.New(ago)}}, nil
+}
+
+// PointOf is the point in time of a revision.
+func PointOf(rev resource.Revision) *meridianv1.PointInTime {
+	return &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: uint64(rev)}}
 }

@@ -108,6 +108,17 @@ func OnInbounds(kind resource.Kind) bool {
 	return kind == resource.KindMesh || kind == resource.KindDataplane || ok && OnDataplanes(kind) && d.Direction&resource.OnInbound != 0
 }
 
+// Concerns reports whether a plan says anything of a resource of a kind: not of secrets,
+// tokens, keys and zones.
+func Concerns(kind resource.Kind) bool {
+	switch kind {
+	case resource.KindSecret, resource.KindGlobalSecret, resource.KindSigningKey, resource.KindTokenRevocation,
+		resource.KindIssuedToken, resource.KindZone:
+		return false
+	}
+	return true
+}
+
 // overlay does not know the terms of policy.TermLister: nothing that plans asks for them.
 type overlay struct {
 	policy.View

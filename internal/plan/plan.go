@@ -39,6 +39,8 @@ type Plan struct {
 	Emptied []resource.MeshName `json:"emptied,omitempty"`
 	// Places are the changed policies that attach to dataplanes.
 	Places []Place `json:"places,omitempty"`
+	// Hidden: what the change does to resources that the caller may not read is not in it.
+	Hidden bool `json:"hidden,omitempty"`
 	// Incomplete are the zones that the plan lacks, or has as they were.
 	Incomplete []answer.Absence `json:"incomplete"`
 	// Left counts what is left out.

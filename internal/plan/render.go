@@ -34,6 +34,9 @@ func (p *Plan) Render(w io.Writer) error {
 	for _, warning := range p.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
 	}
+	if p.Hidden {
+		b.WriteString("Not certain: what the change does to resources that you may not read is not in this plan\n")
+	}
 	for _, absent := range p.Incomplete {
 		fmt.Fprintf(&b, "Not certain: %s\n", absent)
 	}

@@ -1797,7 +1797,11 @@ type RollbackRequest struct {
 	DryRun    bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	Force     bool   `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
 	// As in ApplyRequest.
-	Plan          bool `protobuf:"varint,8,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan bool `protobuf:"varint,8,opt,name=plan,proto3" json:"plan,omitempty"`
+	// What must be stored of each resource that the rollback writes or deletes, with
+	// version 0 for nothing. Where there are any, it changes these resources and no
+	// others. FAILED_PRECONDITION otherwise.
+	IfVersions    []*VersionCondition `protobuf:"bytes,9,rep,name=if_versions,json=ifVersions,proto3" json:"if_versions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1886,6 +1890,13 @@ func (x *RollbackRequest) GetPlan() bool {
 		return x.Plan
 	}
 	return false
+}
+
+func (x *RollbackRequest) GetIfVersions() []*VersionCondition {
+	if x != nil {
+		return x.IfVersions
+	}
+	return nil
 }
 
 type RollbackResponse struct {
@@ -2126,7 +2137,7 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\x06 \x03(\tR\x06groups\x12\x14\n" +
 	"\x05batch\x18\a \x01(\tR\x05batch\x121\n" +
 	"\bresource\x18\b \x01(\v2\x15.meridian.v1.ResourceR\bresource\x12\x16\n" +
-	"\x06method\x18\t \x01(\tR\x06method\"\xdd\x01\n" +
+	"\x06method\x18\t \x01(\tR\x06method\"\x9d\x02\n" +
 	"\x0fRollbackRequest\x12(\n" +
 	"\x02to\x18\x01 \x01(\v2\x18.meridian.v1.PointInTimeR\x02to\x12\x14\n" +
 	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x12\n" +
@@ -2136,7 +2147,9 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12\x17\n" +
 	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12\x14\n" +
 	"\x05force\x18\a \x01(\bR\x05force\x12\x12\n" +
-	"\x04plan\x18\b \x01(\bR\x04plan\"\xf6\x01\n" +
+	"\x04plan\x18\b \x01(\bR\x04plan\x12>\n" +
+	"\vif_versions\x18\t \x03(\v2\x1d.meridian.v1.VersionConditionR\n" +
+	"ifVersions\"\xf6\x01\n" +
 	"\x10RollbackResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
@@ -2240,29 +2253,30 @@ var file_meridian_v1_admin_proto_depIdxs = []int32{
 	0,  // 28: meridian.v1.HistoryItem.outcome:type_name -> meridian.v1.Outcome
 	26, // 29: meridian.v1.HistoryItem.resource:type_name -> meridian.v1.Resource
 	28, // 30: meridian.v1.RollbackRequest.to:type_name -> meridian.v1.PointInTime
-	6,  // 31: meridian.v1.RollbackResponse.results:type_name -> meridian.v1.Result
-	5,  // 32: meridian.v1.RollbackResponse.findings:type_name -> meridian.v1.Finding
-	2,  // 33: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
-	7,  // 34: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
-	10, // 35: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
-	14, // 36: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
-	16, // 37: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
-	18, // 38: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
-	21, // 39: meridian.v1.AdminService.History:input_type -> meridian.v1.HistoryRequest
-	24, // 40: meridian.v1.AdminService.Rollback:input_type -> meridian.v1.RollbackRequest
-	4,  // 41: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
-	9,  // 42: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
-	11, // 43: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
-	15, // 44: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
-	17, // 45: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
-	19, // 46: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
-	22, // 47: meridian.v1.AdminService.History:output_type -> meridian.v1.HistoryResponse
-	25, // 48: meridian.v1.AdminService.Rollback:output_type -> meridian.v1.RollbackResponse
-	41, // [41:49] is the sub-list for method output_type
-	33, // [33:41] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	3,  // 31: meridian.v1.RollbackRequest.if_versions:type_name -> meridian.v1.VersionCondition
+	6,  // 32: meridian.v1.RollbackResponse.results:type_name -> meridian.v1.Result
+	5,  // 33: meridian.v1.RollbackResponse.findings:type_name -> meridian.v1.Finding
+	2,  // 34: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
+	7,  // 35: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
+	10, // 36: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
+	14, // 37: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
+	16, // 38: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
+	18, // 39: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
+	21, // 40: meridian.v1.AdminService.History:input_type -> meridian.v1.HistoryRequest
+	24, // 41: meridian.v1.AdminService.Rollback:input_type -> meridian.v1.RollbackRequest
+	4,  // 42: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
+	9,  // 43: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
+	11, // 44: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
+	15, // 45: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
+	17, // 46: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
+	19, // 47: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
+	22, // 48: meridian.v1.AdminService.History:output_type -> meridian.v1.HistoryResponse
+	25, // 49: meridian.v1.AdminService.Rollback:output_type -> meridian.v1.RollbackResponse
+	42, // [42:50] is the sub-list for method output_type
+	34, // [34:42] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_admin_proto_init() }

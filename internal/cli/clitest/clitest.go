@@ -98,7 +98,7 @@ type Server struct {
 // New returns a global that holds nothing.
 func New() *Server {
 	return &Server{
-		Tokens: &Tokens{}, Role: "global", Revision: 1840,
+		Tokens: &Tokens{}, Role: "global", Revision: 1840, Plan: []byte("{}"),
 		Stored:  map[resource.Key]*meridianv1.Resource{},
 		Applied: map[string]*meridianv1.ApplyResponse{},
 	}
@@ -331,7 +331,11 @@ func (s *Server) History(req *meridianv1.HistoryRequest, stream grpc.ServerStrea
 // Rollback has Past go back, and answers what it would do as all plans.
 func (s *Server) Rollback(ctx context.Context, req *meridianv1.RollbackRequest) (*meridianv1.RollbackResponse, error) {
 	if req.GetPlan() {
-		return &meridianv1.RollbackResponse{Plan: s.Plan}, nil
+		to := req.GetTo().GetRevision()
+		if to == 0 {
+			to = s.Revision
+		}
+		return &meridianv1.RollbackResponse{Plan: s.Plan, ToRevision: to}, nil
 	}
 	return s.Past.Rollback(ctx, req)
 }

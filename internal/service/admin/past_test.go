@@ -18,6 +18,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/commit"
 	"meridian/internal/past"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
@@ -439,4 +440,40 @@ func TestARollbackToComeHoldsNothing(t *testing.T) {
 		require.Zero(t, work.Running+held.Running)
 		requireCode(t, <-ended, rpcerr.OutOfRange, "has not been written yet")
 	})
+}
+
+// TestRollbackOnConditions: a rollback with conditions changes what they are about as it is
+// stored, and nothing else.
+func TestRollbackOnConditions(t *testing.T) {
+	s := newSecured(t).keepHistory(store.DefaultRetention())
+	s.must("1", permission("a", "backend"))
+	to := s.Revision()
+	s.must("2", permission("a", "web"), permission("b", "web"))
+	condition := func(name string, version uint64) *meridianv1.VersionCondition {
+		return &meridianv1.VersionCondition{Key: &meridianv1.ResourceKey{Kind: "TrafficPermission", Mesh: "default", Name: name}, Version: version}
+	}
+	before := shape(s.View(), rolledBack...)
+	for name, tc := range map[string]struct {
+		conditions []*meridianv1.VersionCondition
+		says       string
+	}{
+		"another version":  {[]*meridianv1.VersionCondition{condition("a", 1), condition("b", 1)}, "version"},
+		"one more changes": {[]*meridianv1.VersionCondition{condition("a", 2)}, "and the rollback is not to change it"},
+		"one fewer":        {[]*meridianv1.VersionCondition{condition("a", 2), condition("b", 1), condition("c", 1)}, "and the rollback was to change it"},
+	} {
+		for _, dry := range []bool{true, false} {
+			_, err := s.rollback(root, to, func(r *meridianv1.RollbackRequest) { r.IfVersions, r.DryRun = tc.conditions, dry })
+			requireCode(t, err, rpcerr.Conflict, tc.says)
+			require.True(t, rpcerr.HasReason(err, commit.ReasonVersion), name)
+		}
+	}
+	require.Equal(t, before, shape(s.View(), rolledBack...))
+	held := func(r *meridianv1.RollbackRequest) {
+		r.IfVersions = []*meridianv1.VersionCondition{condition("a", 2), condition("b", 1)}
+	}
+	_, err := s.rollback(root, to, held)
+	require.NoError(t, err)
+	require.Equal(t, 1, s.View().Count("TrafficPermission"))
+	_, err = s.rollback(root, to, held)
+	requireCode(t, err, rpcerr.Conflict, "and the rollback was to change it")
 }

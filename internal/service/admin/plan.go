@@ -50,7 +50,7 @@ func (s *Service) plan(ctx context.Context, txn store.Txn) ([]byte, error) {
 	if s.cfg.Access.ReadsAll(ctx) {
 		p.RightsOf(view, batch)
 	} else if len(shown.Keys()) < len(batch.Keys()) || s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) != nil {
-		p.Warnings = append(p.Warnings, "what the change does to resources that you may not read is not in this plan")
+		p.Hidden = true
 	}
 	p.Finish()
 	if s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) != nil {

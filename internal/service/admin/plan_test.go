@@ -46,7 +46,7 @@ func TestPlansAreFiltered(t *testing.T) {
 	require.Len(t, asked, 1)
 	require.Len(t, asked[0].Written, 1, "of the mesh shop, ann may read nothing else")
 	require.Equal(t, "demo", string(asked[0].Written[0].Key().Mesh))
-	require.NotEmpty(t, p.Warnings)
+	require.True(t, p.Hidden)
 	require.Equal(t, revision, s.cfg.View().Revision())
 
 	_, err = s.DeleteBatch(user("ann"), &meridianv1.DeleteRequest{Plan: true, Keys: []*meridianv1.ResourceKey{{Kind: "Timeout", Mesh: "demo", Name: "none"}}})

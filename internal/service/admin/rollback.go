@@ -167,6 +167,10 @@ func (b *rollback) attempt(ctx context.Context, d *deciding) error {
 	if err != nil {
 		return err
 	}
+	conditions, err := b.conditions(ops)
+	if err != nil {
+		return err
+	}
 	if len(ops) == 0 {
 		b.result = store.Result{Revision: now.Revision()}
 		if d.plan {
@@ -176,9 +180,39 @@ func (b *rollback) attempt(ctx context.Context, d *deciding) error {
 	}
 	changed := now.Changed()
 	txn := store.Txn{RequestID: d.attempt, Time: b.cfg.Now(), Ops: ops, UnchangedSince: &changed}
-	b.result, err = b.commit(ctx, txn, nil, d, &b.said)
+	b.result, err = b.commit(ctx, txn, conditions, d, &b.said)
 	b.planned = d.planned
 	return err
+}
+
+// conditions are those of the request on what the rollback changes. Where there are any,
+// they are about exactly that: another change has been made since they were written.
+func (b *rollback) conditions(ops []store.Op) ([]commit.Condition, error) {
+	given := b.req.GetIfVersions()
+	if len(given) == 0 {
+		return nil, nil
+	}
+	left := make(map[resource.Key]bool, len(given))
+	for _, c := range given {
+		key, err := lookupKey(c.GetKey())
+		if err != nil {
+			return nil, err
+		}
+		left[key] = true
+	}
+	for _, op := range ops {
+		if !left[op.Key] {
+			return nil, rpcerr.New(rpcerr.Conflict, commit.ReasonVersion,
+				"%s differs from what it was at revision %d, and the rollback is not to change it", describeKey(op.Key), b.to)
+		}
+		delete(left, op.Key)
+	}
+	if len(left) > 0 {
+		key := slices.MinFunc(slices.Collect(maps.Keys(left)), resource.Key.Compare)
+		return nil, rpcerr.New(rpcerr.Conflict, commit.ReasonVersion,
+			"%s is what it was at revision %d, and the rollback was to change it", describeKey(key), b.to)
+	}
+	return conditionsOf(given, ops)
 }
 
 // checkNamed fails for a resource or mesh that was named and is nowhere: a misspelled name
