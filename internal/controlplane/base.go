@@ -22,6 +22,7 @@ import (
 	"meridian/internal/livematch"
 	"meridian/internal/pki"
 	"meridian/internal/policy/condition"
+	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/service/webhook"
 	"meridian/internal/turns"
@@ -258,7 +259,7 @@ func (b *Base) ReissueAdminToken(ctx context.Context) error {
 func (b *Base) FollowAdminToken(ctx context.Context) error {
 	written := b.Keys.AdminToken()
 	for v := b.Store.View(); ; {
-		next, err := b.Store.Await(ctx, v)
+		next, err := b.Store.AwaitKinds(ctx, v, resource.KindGlobalSecret)
 		if err != nil {
 			return nil // ctx has ended
 		}

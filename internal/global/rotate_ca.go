@@ -355,12 +355,7 @@ func (g *global) awaitSecrets(ctx context.Context, view *store.View, again bool)
 		ctx, cancel = context.WithTimeout(ctx, rotationRetry)
 		defer cancel()
 	}
-	for last := view.Digest(resource.KindGlobalSecret); view.Digest(resource.KindGlobalSecret) == last; {
-		var err error
-		if view, err = g.Store.Await(ctx, view); err != nil {
-			return
-		}
-	}
+	_, _ = g.Store.AwaitKinds(ctx, view, resource.KindGlobalSecret) // the caller looks at ctx itself
 }
 
 // applyRotation takes this server to the phase that a view holds, and completes

@@ -166,11 +166,12 @@ func (g *global) clusterID() string {
 // a backup's, until ctx ends: what a global begins with may be missing in it.
 func (g *global) followReplacements(ctx context.Context) error {
 	for v := g.Store.View(); ; {
-		next, err := g.Store.Await(ctx, v)
+		epoch := v.Epoch()
+		next, err := g.Store.AwaitKinds(ctx, v)
 		if err != nil {
 			return nil // ctx has ended
 		}
-		if next.Epoch() != v.Epoch() {
+		if next.Epoch() != epoch {
 			g.replaced(next)
 		}
 		v = next

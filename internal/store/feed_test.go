@@ -271,3 +271,46 @@ func TestLongHistoryInASmallWindow(t *testing.T) {
 	}
 	require.Equal(t, before, written(t, held))
 }
+
+// AwaitKinds returns for a change of its kinds and for another state in place of this one,
+// not for other writes.
+func TestAwaitKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := opened(t, store.DefaultOptions())
+		ctx, cancel := context.WithCancelCause(t.Context())
+		await := func(ctx context.Context, seen *store.View, kinds ...resource.Kind) <-chan *store.View {
+			woken := make(chan *store.View, 1)
+			go func() {
+				if v, err := s.AwaitKinds(ctx, seen, kinds...); err == nil {
+					woken <- v
+				}
+			}()
+			synctest.Wait()
+			return woken
+		}
+		first := s.View()
+		retries, roles, replaced := await(ctx, first, "Retry"), await(ctx, first, "AccessRole", "Timeout"), await(ctx, first)
+		require.NoError(t, s.Apply(2, puts(thing(resource.Key{Kind: "Other", Name: "a"}, 1))).Err)
+		s.Advance(3)
+		synctest.Wait()
+		require.Empty(t, retries, "of another kind")
+		require.NoError(t, s.Apply(4, puts(retry("a", 1))).Err)
+		synctest.Wait()
+		require.Equal(t, resource.Revision(4), (<-retries).Revision())
+		require.Empty(t, roles)
+		require.Equal(t, resource.Revision(4), (<-await(ctx, first, "Retry")).Revision(), "it had changed before")
+		require.NoError(t, s.Apply(5, puts(role("a", 1))).Err)
+		require.Equal(t, resource.Revision(5), (<-roles).Revision())
+		require.Empty(t, replaced, "written, not replaced")
+		gone := await(ctx, s.View(), "Retry")
+		cause := errors.New("stopping")
+		other, stop := context.WithCancelCause(ctx)
+		stop(cause)
+		_, err := s.AwaitKinds(other, s.View(), "Retry")
+		require.ErrorIs(t, err, cause)
+		require.NoError(t, s.Reset(&store.Snapshot{Revision: 4}))
+		require.Equal(t, resource.Revision(4), (<-replaced).Revision(), "replaced by an older snapshot")
+		require.Equal(t, resource.Revision(4), (<-gone).Revision())
+		cancel(cause)
+	})
+}

@@ -23,6 +23,7 @@ type Store struct {
 	requests   requests
 	past       *past      // contents of old revisions; nil where none are kept
 	restoring  *restoring // parts of a state that is not in effect yet
+	awaiting   map[*awaiting]struct{}
 }
 
 // published is everything that readers see, replaced as one.
@@ -39,7 +40,7 @@ func New(opts Options) *Store {
 	if err := opts.Validate(); err != nil {
 		panic(err)
 	}
-	s := &Store{opts: opts, tree: newTree(), index: newIndex(opts.Terms)}
+	s := &Store{opts: opts, tree: newTree(), index: newIndex(opts.Terms), awaiting: map[*awaiting]struct{}{}}
 	empty := &View{tree: s.tree.Copy(), index: s.index.copy()}
 	s.history = history{bounds: opts.History, base: empty}
 	s.requests = requests{bounds: opts.Requests}
@@ -113,6 +114,59 @@ func (s *Store) Await(ctx context.Context, seen *View) (*View, error) {
 	}
 }
 
+// awaiting is a reader that waits until what it has seen of the store changes. It keeps
+// no view, whose state would be held in memory for as long as it waits.
+type awaiting struct {
+	timeline uint64
+	epoch    Epoch
+	kinds    []resource.Kind
+	digests  []Digest // of each of the kinds
+	woken    chan struct{}
+}
+
+// concerned reports whether v is another state than the one seen, in what is awaited.
+func (a *awaiting) concerned(v *View) bool {
+	if v.timeline != a.timeline || v.epoch != a.epoch {
+		return true
+	}
+	for i, kind := range a.kinds {
+		if v.Digest(kind) != a.digests[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// AwaitKinds returns the newest state once it has other resources of the kinds than seen,
+// or was replaced by a backup or an older snapshot; without kinds, for the latter only.
+// Unlike Await it is not woken by writes of other kinds. It returns the context's cause
+// when ctx ends first.
+func (s *Store) AwaitKinds(ctx context.Context, seen *View, kinds ...resource.Kind) (*View, error) {
+	a := &awaiting{timeline: seen.timeline, epoch: seen.epoch, kinds: kinds, woken: make(chan struct{})}
+	for _, kind := range kinds {
+		a.digests = append(a.digests, seen.Digest(kind))
+	}
+	s.mu.Lock()
+	v := s.View()
+	concerned := a.concerned(v)
+	if !concerned {
+		s.awaiting[a] = struct{}{}
+	}
+	s.mu.Unlock()
+	if concerned {
+		return v, nil
+	}
+	select {
+	case <-a.woken:
+		return s.View(), nil
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.awaiting, a)
+		return nil, context.Cause(ctx)
+	}
+}
+
 // wait returns when p has been replaced.
 func (p *published) wait(ctx context.Context) error {
 	select {
@@ -149,6 +203,12 @@ func (s *Store) publishLocked(v *View) {
 	})
 	if before != nil {
 		close(before.woken)
+	}
+	for a := range s.awaiting {
+		if a.concerned(v) {
+			delete(s.awaiting, a)
+			close(a.woken)
+		}
 	}
 }
 

@@ -202,15 +202,12 @@ func (r *Ring) Follow(ctx context.Context, changed func(), stores ...*store.Stor
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range stores {
 		group.Go(func() error {
-			last := s.View()
-			for {
-				now, err := s.Await(ctx, last)
+			for last := s.View(); ; {
+				now, err := s.AwaitKinds(ctx, last, verifyingKinds...)
 				if err != nil {
 					return nil // ctx has ended
 				}
-				if differs(last, now) {
-					changed()
-				}
+				changed()
 				last = now
 			}
 		})
@@ -218,15 +215,8 @@ func (r *Ring) Follow(ctx context.Context, changed func(), stores ...*store.Stor
 	return group.Wait()
 }
 
-// differs reports whether two views may verify differently.
-func differs(a, b *store.View) bool {
-	for _, kind := range []resource.Kind{resource.KindGlobalSecret, resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken} {
-		if a.Digest(kind) != b.Digest(kind) {
-			return true
-		}
-	}
-	return false
-}
+// verifyingKinds are the kinds by which tokens are verified.
+var verifyingKinds = []resource.Kind{resource.KindGlobalSecret, resource.KindSigningKey, resource.KindTokenRevocation, resource.KindIssuedToken}
 
 // AdminToken returns the bootstrap admin token, or "" when it was deleted.
 func (r *Ring) AdminToken() string {
