@@ -72,7 +72,11 @@ func ended(err error) error {
 // A handler that waits for its caller in Recv or Send is not interrupted: one whose
 // caller may stay silent for long waits for the stream's context beside it.
 func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	s, err := a.registerAside(stream, info.FullMethod)
+	register := a.register
+	if info.IsServerStream {
+		register = a.registerAside
+	}
+	s, err := register(stream, info.FullMethod)
 	if err != nil {
 		return err
 	}
@@ -80,8 +84,8 @@ func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	return a.outcome(s, info.FullMethod, handler(srv, s))
 }
 
-// registerAside registers a stream on another goroutine: verifying a signature needs a deep
-// stack, which would stay as large under a handler that waits for days. A panic is
+// registerAside registers a stream that may last on another goroutine: verifying a signature
+// needs a deep stack, which would stay as large under a handler that waits for days. A panic is
 // passed on, with the stack that it came from.
 func (a *Authenticator) registerAside(stream grpc.ServerStream, method string) (s *serverStream, err error) {
 	panicked := make(chan error)

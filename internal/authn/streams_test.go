@@ -172,7 +172,7 @@ func TestPanicWhileAStreamIsOpened(t *testing.T) {
 		require.True(t, ok)
 		require.ErrorContains(t, failed, "(*Authenticator).register(", "it says where")
 	}()
-	_ = a.Stream(nil, stream, &grpc.StreamServerInfo{FullMethod: "/test.Test/Talk"}, nil)
+	_ = a.Stream(nil, stream, &grpc.StreamServerInfo{FullMethod: "/test.Test/Talk", IsServerStream: true}, nil)
 	require.Fail(t, "the stream continued")
 }
 

@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
@@ -234,7 +236,7 @@ func (r *receiver) gathering(method string, handle grpc.StreamHandler) grpc.Stre
 			return err
 		}
 		defer c.request.Done()
-		return handle(srv, &gathered{call: c})
+		return c.abortable(func() error { return handle(srv, &gathered{call: c}) })
 	}
 }
 
@@ -253,7 +255,19 @@ type call struct {
 	limits       *Limits
 	// writes counts the bytes of a request that writes; nil for others.
 	writes *limits.Writes
+	// phase is what the handler of a gathered call does.
+	phase atomic.Int32
 }
+
+// What the handler of a gathered call does.
+const (
+	// working: it has a message, or all of them.
+	working = iota
+	// awaiting: it waits for a message.
+	awaiting
+	// abandoned: the call ended while it waited.
+	abandoned
+)
 
 // begin counts a call that writes, and charges it for the n bytes that it may hold
 // at first.
@@ -355,15 +369,63 @@ func sizeOf(m any) (int64, error) {
 	return int64(proto.Size(message)), nil
 }
 
-// gathered is a call that is charged for all its messages until it ends.
+// abortable runs a handler on another goroutine, so that the call can end when the request
+// is aborted while the handler waits for a message: with the call gRPC ends the stream, and
+// then that wait. A handler that has its messages is not interrupted. A panic is passed on,
+// with the stack that it came from.
+func (c *call) abortable(handle func() error) error {
+	type end struct{ err, panicked error }
+	ended := make(chan end, 1)
+	go func() {
+		var e end
+		defer func() { ended <- e }()
+		defer func() {
+			if value := recover(); value != nil {
+				e.panicked = fmt.Errorf("%v\n\n%s", value, debug.Stack())
+			}
+		}()
+		e.err = handle()
+	}()
+	var e end
+	select {
+	case e = <-ended:
+	case <-c.aborted:
+		if c.phase.CompareAndSwap(awaiting, abandoned) {
+			return c.refusal(limits.ErrAborted)
+		}
+		e = <-ended
+	}
+	if e.panicked != nil {
+		panic(e.panicked)
+	}
+	return e.err
+}
+
+// gathered is an abortable call that is charged for all its messages until it ends.
 type gathered struct {
 	*call
 	size int64
 }
 
+// next receives a message, unless the request is aborted.
+func (g *gathered) next(m any) error {
+	g.phase.Store(awaiting)
+	var err error
+	select {
+	case <-g.aborted: // the call waits for the handler, or has ended
+		err = g.refusal(limits.ErrAborted)
+	default:
+		err = g.ServerStream.RecvMsg(m)
+	}
+	if !g.phase.CompareAndSwap(awaiting, working) {
+		return g.refusal(limits.ErrAborted)
+	}
+	return err
+}
+
 // RecvMsg implements grpc.ServerStream.
 func (g *gathered) RecvMsg(m any) error {
-	err := g.call.RecvMsg(m)
+	err := g.next(m)
 	if errors.Is(err, io.EOF) {
 		if full := g.received(g.size); full != nil {
 			return full

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -67,6 +68,9 @@ func (r *resources) Apply(stream grpc.ClientStreamingServer[meridianv1.ApplyRequ
 		return err
 	}
 	r.applied.Add(1)
+	if slices.ContainsFunc(req.GetResources(), func(x *meridianv1.Resource) bool { return x.GetKind() == "Panic" }) {
+		panic("a defect")
+	}
 	return stream.SendAndClose(&meridianv1.ApplyResponse{Revision: uint64(len(req.GetResources()))})
 }
 
@@ -306,6 +310,21 @@ func TestLargeUnauthenticatedBatchesAreAborted(t *testing.T) {
 		require.ErrorContains(t, err, "the request took long to arrive, and the server needed the memory for others: retry in a moment, or with a token")
 	}
 	require.NoError(t, answer(streams[batches-1], true), "it was within the limit")
+}
+
+// A panic fails the batch that met it, and no other.
+func TestAPanicFailsOneBatch(t *testing.T) {
+	r := newTestServer(t)
+	client := meridianv1.NewAdminServiceClient(r.dial())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "is", "user")
+	apply := func(kind string) error {
+		_, err := batch.Apply(ctx, client, &meridianv1.ApplyRequest{Resources: []*meridianv1.Resource{{Kind: kind}}})
+		return err
+	}
+	err := apply("Panic")
+	require.Equal(t, codes.Internal, status.Code(err), err)
+	require.ErrorContains(t, err, "the server failed on this request; its log says more")
+	require.NoError(t, apply("Mesh"))
 }
 
 // A batch larger than any may be is refused as soon as it is.
