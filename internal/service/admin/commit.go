@@ -146,11 +146,10 @@ func (a *advising) Propose(ctx context.Context, txn store.Txn) (result store.Res
 	if a.advise == nil {
 		return a.Log.Propose(ctx, txn)
 	}
-	var writing sync.WaitGroup
-	writing.Go(func() { result, err = a.Log.Propose(ctx, txn) })
-	a.advise()
-	writing.Wait()
-	return result, err
+	var advice sync.WaitGroup
+	advice.Go(a.advise)
+	defer advice.Wait()
+	return a.Log.Propose(ctx, txn)
 }
 
 // previewing is a log to which a proposal is a preview: it changes nothing.
