@@ -287,12 +287,22 @@ var all = []mutant{
 	},
 	{
 		name: "not-introduced", breaks: "calls go by new routes once a client of gRPC has their clusters",
-		edits: []edit{{"if e == nil || known(e.held) == nil || s.types[xds.Cluster].wildcard", "if e == nil || known(e.held) != nil || s.types[xds.Cluster].wildcard"}},
+		edits: []edit{{"if len(unknown) > 0 {", "if len(unknown) > 1<<20 {"}},
 		pkg:   "./internal/xds/serve", run: "TestNewClustersAreIntroduced",
 	},
 	{
+		name: "not-kept", breaks: "routes name the clusters that a gRPC client's calls have just left",
+		edits: []edit{{"for _, used := range e.live().Uses {", "for _, used := range e.live().Uses[:0] {"}},
+		pkg:   "./internal/xds/serve", run: "TestClustersStayNamedAfterCallsHaveLeft",
+	},
+	{
+		name: "introduced-while-given-up", breaks: "a cluster is named again once a gRPC client has given it up",
+		edits: []edit{{"missing = missing || s.leaving(used)", "missing = missing || s.leaving(used) && false"}},
+		pkg:   "./internal/xds/serve", run: "TestAClusterComesBackOnceItIsGivenUp",
+	},
+	{
 		name: "forgets-who-was-away", breaks: "a gRPC client that connects again keeps what its calls use until its routes lead elsewhere",
-		edits: []edit{{"e.held, e.again = r, true", "e.again = r != nil"}},
+		edits: []edit{{"e.held, e.variant, e.again = h.held, h.variant, true", "e.again = h.held != nil"}},
 		pkg:   "./internal/xds/serve", run: "TestAGRPCClientThatComesBackKeepsWhatItUses",
 	},
 	{

@@ -41,7 +41,13 @@ func (s principalStream) Context() context.Context {
 func (z *zone) serve() string {
 	z.t.Helper()
 	stopped := time.Now()
-	service := discovery.New(discovery.Config{Source: z.feed, Dataplanes: dataplanes{}, Budget: limits.New(1<<30, 1<<30), Refused: func(string) {}, Now: func() time.Time { return stopped }, Log: slog.New(slog.DiscardHandler)})
+	return z.serveBy(func() time.Time { return stopped })
+}
+
+// serveBy is serve with a clock.
+func (z *zone) serveBy(now func() time.Time) string {
+	z.t.Helper()
+	service := discovery.New(discovery.Config{Source: z.feed, Dataplanes: dataplanes{}, Budget: limits.New(1<<30, 1<<30), Refused: func(string) {}, Now: now, Log: slog.New(slog.DiscardHandler)})
 	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return handler(srv, principalStream{stream})
 	}))

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -15,9 +16,15 @@ const maxLeft = 128
 type left struct {
 	// version is that of the last response that led to it.
 	version string
-	held    map[string]*xds.Resource
+	held    map[string]had
 	since   time.Time
 	bytes   int
+}
+
+// had is what a client had under a name.
+type had struct {
+	held    *xds.Resource
+	variant variant
 }
 
 // Leave says that the stream has ended. What its client has is kept in Memory: over its
@@ -29,14 +36,10 @@ func (s *Stream) Leave(now time.Time) {
 	}
 	for i := range s.types {
 		t := &s.types[i]
-		last := left{version: t.version, held: map[string]*xds.Resource{}, since: now}
+		last := left{version: t.version, held: map[string]had{}, since: now}
 		for name, e := range t.entries {
-			r := known(e.held)
-			if base := known(e.introduced.base); base != nil {
-				r = base // what was introduced is introduced again
-			}
-			if r != nil && r != e.none {
-				last.held[name] = r
+			if r := known(e.held); r != nil && r != e.none {
+				last.held[name] = had{r, e.variant}
 			}
 		}
 		if t.version != "" {
@@ -46,17 +49,14 @@ func (s *Stream) Leave(now time.Time) {
 			continue
 		}
 		// Its answer may have been lost.
-		next := left{version: t.out.version, held: map[string]*xds.Resource{}, since: now}
-		for name, r := range last.held {
-			next.held[name] = r
-		}
+		next := left{version: t.out.version, held: maps.Clone(last.held), since: now}
 		for _, c := range t.out.changes {
 			switch {
 			case t.entries[c.name] != c.entry:
 			case c.to == nil, c.to == c.entry.none:
 				delete(next.held, c.name)
-			case c.introduces == nil:
-				next.held[c.name] = c.to
+			default:
+				next.held[c.name] = had{c.to, c.variant}
 			}
 		}
 		s.cfg.Memory.leave(xds.Type(i), s.sized(next))
@@ -65,8 +65,8 @@ func (s *Stream) Leave(now time.Time) {
 
 // sized counts what is kept: what the set has is shared with it.
 func (s *Stream) sized(l left) left {
-	for name, r := range l.held {
-		l.bytes += perEntry + len(name) + s.own(r)
+	for name, h := range l.held {
+		l.bytes += perEntry + len(name) + s.own(h.held) + h.variant.bytes(s)
 	}
 	return l
 }
@@ -83,7 +83,7 @@ func (m *Memory) leave(typ xds.Type, l left) {
 }
 
 // resume takes what a stream left whose client has a version; nil for nothing.
-func (m *Memory) resume(typ xds.Type, version string) map[string]*xds.Resource {
+func (m *Memory) resume(typ xds.Type, version string) map[string]had {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, l := range m.left[typ] {
@@ -120,9 +120,9 @@ func (s *Stream) resume(typ xds.Type, version string) {
 		return
 	}
 	t.version = version
-	for name, r := range s.cfg.Memory.resume(typ, version) {
+	for name, h := range s.cfg.Memory.resume(typ, version) {
 		if e := t.entries[name]; e != nil {
-			e.held, e.again = r, true
+			e.held, e.variant, e.again = h.held, h.variant, true
 		}
 	}
 }

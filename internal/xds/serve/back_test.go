@@ -56,7 +56,12 @@ func TestAGRPCClientThatComesBackKeepsWhatItUses(t *testing.T) {
 		c.sends("RDS r")
 		c.acks(xds.Route, "r")
 		c.sends()
+		c.has("ba", 1)
+		c.now = c.now.Add(drain)
+		c.sends("RDS r") // which names a no more
+		c.acks(xds.Route, "r")
 		c.has("b", 1)
+		c.sends()
 		c.now = c.now.Add(drain)
 		c.sends("CDS b")
 	}

@@ -25,16 +25,25 @@ func (s *Stream) Bytes() int64 {
 		total += len(t.detail)
 		total += perName * len(t.names) // the texts are those of entries
 		for name, e := range t.entries {
-			total += perEntry + len(name) + s.own(e.held) + s.own(e.maybe) + s.own(e.none) + s.own(e.introduced.base)
+			total += perEntry + len(name) + s.own(e.held) + s.own(e.maybe) + s.own(e.none) + e.variant.bytes(s) + len(e.refused)
 		}
 		if t.out == nil {
 			continue
 		}
 		for _, c := range t.out.changes {
-			total += perChange + s.own(c.to) + s.own(c.introduces)
+			total += perChange + s.own(c.to) + s.own(c.target) + c.variant.bytes(s)
 		}
 	}
 	return int64(total)
+}
+
+// bytes returns how much memory the routes take that the variant is of.
+func (v *variant) bytes(s *Stream) int {
+	total := s.own(v.base)
+	for name := range v.spares {
+		total += perName + len(name)
+	}
+	return total
 }
 
 // own returns how much memory a resource takes that is not the set's.

@@ -22,6 +22,9 @@
 //     no cluster that it does not have with its endpoints: routes that match nothing
 //     introduce such clusters first. A client that takes longer than 5 s for them, or
 //     refuses these routes, is sent the new ones in any case.
+//   - Such routes also name the clusters that the client's calls have left, until Drain has
+//     passed since. A cluster that they do not name any more is introduced again once the
+//     client has unsubscribed from it, or 5 s later.
 //   - A listener is removed after everything else has been accepted; a cluster when no
 //     listener or route configuration that the client has refers to it, and Drain has
 //     passed since.

@@ -123,6 +123,9 @@ type model struct {
 	// been told about.
 	ghosts [len(xds.Types)]map[string]bool
 	told   map[xds.Ref]bool
+	// busy are clusters that calls under way have chosen, which a client that follows
+	// references does not give up before.
+	busy map[string]bool
 	// abrupt: it may be sent routes that nothing introduces, since it has left responses
 	// unread for a long time, or has routes of another stream.
 	abrupt bool
@@ -134,7 +137,7 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		t: t, delta: rapid.Bool().Draw(t, "delta"), follow: rapid.Bool().Draw(t, "follow"),
 		memory: &Memory{}, now: time.Unix(1_000_000, 0), poison: map[id]bool{}, accepted: map[id]bool{}, cache: map[xds.Ref]*xds.Resource{},
-		used: map[string]time.Time{},
+		used: map[string]time.Time{}, busy: map[string]bool{},
 	}
 	m.patient = m.delta && !m.follow
 	m.connect()
@@ -258,7 +261,8 @@ func (m *model) deliverResponse() {
 	named := map[string]bool{}
 	for _, got := range r.Resources {
 		named[got.Name] = true
-		if m.poison[idOf(got)] {
+		plain := m.matched(got)
+		if m.poison[idOf(plain)] {
 			answer.Rejected, answer.Detail = true, "poison"
 			continue
 		}
@@ -266,8 +270,9 @@ func (m *model) deliverResponse() {
 			continue // not asked for any more
 		}
 		m.checkUsable(got)
+		m.checkGivenUp(got)
 		m.cache[got.Ref()] = got
-		m.accepted[idOf(got)] = true
+		m.accepted[idOf(plain)] = true
 		m.told[got.Ref()] = true
 		switch r.Type {
 		case xds.Cluster:
@@ -344,6 +349,11 @@ func (m *model) resubscribe() {
 			continue
 		}
 		want := maps.Clone(m.ghosts[step.of])
+		if step.of == xds.Cluster {
+			for name := range m.busy {
+				want[name] = true
+			}
+		}
 		for ref, r := range m.cache {
 			for _, used := range r.Uses {
 				if ref.Type == step.by && used.Type == step.of {
@@ -372,6 +382,43 @@ func (m *model) resubscribe() {
 	}
 }
 
+// matched returns routes without those that match nothing.
+func (m *model) matched(r *xds.Resource) *xds.Resource {
+	if r.Type != xds.Route {
+		return r
+	}
+	message, err := r.Message()
+	require.NoError(m.t, err)
+	config := message.(*routev3.RouteConfiguration)
+	for _, host := range config.GetVirtualHosts() {
+		host.Routes = slices.DeleteFunc(host.Routes, func(route *routev3.Route) bool { return len(route.GetMatch().GetHeaders()) > 0 })
+	}
+	return made(m.t, config)
+}
+
+// named reports whether routes that the client has name a cluster.
+func (m *model) named(cluster string) bool {
+	for _, r := range m.cache {
+		if r.Type == xds.Route && slices.Contains(r.Uses, xds.Ref{Type: xds.Cluster, Name: cluster}) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkGivenUp: routes of a client that follows references name no cluster again that
+// it is still to give up.
+func (m *model) checkGivenUp(routes *xds.Resource) {
+	if !m.follow || m.abrupt || len(m.poison) > 0 || routes.Type != xds.Route || m.cache[routes.Ref()] == nil {
+		return
+	}
+	for _, used := range routes.Uses {
+		if m.busy[used.Name] && !m.named(used.Name) {
+			m.t.Fatalf("%s comes to name %s, which the client is still to give up", routes.Ref(), used)
+		}
+	}
+}
+
 // checkUsable: routes of a client that follows references, in the place of others, send
 // to no cluster that it does not have yet, with its endpoints.
 func (m *model) checkUsable(routes *xds.Resource) {
@@ -380,14 +427,8 @@ func (m *model) checkUsable(routes *xds.Resource) {
 		return
 	}
 	matching := func(r *xds.Resource) (clusters []string) {
-		message, err := r.Message()
-		require.NoError(m.t, err)
-		for _, host := range message.(*routev3.RouteConfiguration).GetVirtualHosts() {
-			for _, route := range host.GetRoutes() {
-				if len(route.GetMatch().GetHeaders()) == 0 {
-					clusters = append(clusters, route.GetRoute().GetCluster())
-				}
-			}
+		for _, used := range m.matched(r).Uses {
+			clusters = append(clusters, used.Name)
 		}
 		return clusters
 	}
@@ -472,8 +513,15 @@ func (m *model) settle() {
 	}
 }
 
+// end has the calls under way end.
+func (m *model) end() {
+	clear(m.busy)
+	m.resubscribe()
+}
+
 // checkSettled: the client has what it should.
 func (m *model) checkSettled() {
+	m.end()
 	m.settle()
 	blocked := func(r *xds.Resource) bool {
 		for _, used := range r.Uses {
@@ -568,6 +616,20 @@ func converge(t *rapid.T) {
 			}
 			m.request(typ, Request{Nonce: "0", Rejected: true, Detail: "stale"})
 		},
+		"call": func(t *rapid.T) {
+			var clusters []string
+			for _, r := range m.cache {
+				if m.follow && r.Type == xds.Route {
+					for _, used := range m.matched(r).Uses {
+						clusters = append(clusters, used.Name)
+					}
+				}
+			}
+			if slices.Sort(clusters); len(clusters) > 0 {
+				m.busy[rapid.SampledFrom(clusters).Draw(t, "cluster")] = true
+			}
+		},
+		"calls end": func(*rapid.T) { m.end() },
 		"ghost": func(*rapid.T) {
 			typ := rapid.SampledFrom(xds.Types[:]).Draw(t, "type")
 			if !m.delta {
@@ -580,7 +642,7 @@ func converge(t *rapid.T) {
 			for len(m.toServer) > 0 { // requests do not take that long
 				m.deliverRequest()
 			}
-			m.abrupt = m.abrupt || len(m.toClient) > 0
+			m.abrupt = m.abrupt || len(m.toClient)+len(m.busy) > 0
 			m.now = m.now.Add(drain / 2)
 			m.noteUse()
 			m.pump()

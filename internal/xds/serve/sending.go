@@ -97,21 +97,18 @@ func (s *Stream) upserts(typ xds.Type) plan {
 			continue
 		}
 		if e != nil && e.held != nil && e.held.Version == target.Version {
-			e.held = target // of what a client brought along, only the version was known
+			e.held, e.awaits = target, time.Time{} // of what a client brought along, only the version was known
 			if !e.force && e.maybe == nil && (!e.again || !exists) {
 				continue
 			}
 		}
-		if typ == xds.Route {
-			instead, wait := s.introduce(e, target)
-			if wait {
-				p.waiting = true
-				continue
+		if typ == xds.Route && exists && e != nil && known(e.held) != nil && s.follows() {
+			c, wait := s.reroute(name, e, target)
+			p.waiting = p.waiting || wait
+			if c != nil {
+				p.changes = append(p.changes, *c)
 			}
-			if instead != nil { // it sends to nothing that the client's routes do not
-				p.changes, p.waiting = append(p.changes, change{name, e, instead, target}), true
-				continue
-			}
+			continue
 		}
 		ready, stuck := s.ready(target)
 		if !ready {
@@ -180,7 +177,7 @@ func (s *Stream) send(typ xds.Type, changes []change) (Response, bool) {
 		s.used[typ] = nil
 		changes = slices.DeleteFunc(changes, func(c change) bool {
 			if c.to == nil {
-				c.entry.held, c.entry.maybe = nil, nil
+				c.entry.held, c.entry.maybe, c.entry.variant = nil, nil, variant{}
 			}
 			return c.to == nil
 		})
@@ -232,8 +229,8 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 			t.entries[c.name], changes[i].entry = c.entry, c.entry
 		}
 		c.entry.force, c.entry.again = false, false
-		if c.introduces != nil {
-			c.entry.introduced.to, c.entry.introduced.since = c.introduces.Version, s.now
+		if c.introduces() {
+			c.entry.awaits = s.now
 		}
 		if c.to == nil {
 			r.Removed = append(r.Removed, c.name)

@@ -152,7 +152,7 @@ func (s *Stream) Delivery(r *xds.Resource) Delivery {
 	if !t.asked || !s.subscribed(t, r.Name) {
 		return NotAsked
 	}
-	if e := t.entries[r.Name]; e != nil && e.held != nil && e.held.Version == r.Version {
+	if e := t.entries[r.Name]; e != nil && e.has(r) {
 		return Accepted
 	}
 	if _, refused := s.cfg.Memory.get(r); refused || t.withholds(r) {

@@ -148,8 +148,12 @@ type entry struct {
 	// maybe is what the client may have instead: it was in a response that was rejected,
 	// of which clients take on what is valid. nil when there is no doubt.
 	maybe *xds.Resource
-	// introduced is what held introduces; zero when it does not.
-	introduced introduced
+	// variant is how held names clusters that it does not send calls to.
+	variant variant
+	// awaits is since when the client's clusters hold up its routes; zero when they do not.
+	awaits time.Time
+	// refused is the version that the client is to have, of which it refused a variant.
+	refused string
 	// none is the assignment that says that a name has no endpoints, once made.
 	none *xds.Resource
 	// unused is since when nothing has referred to a cluster that is to go.
@@ -177,10 +181,14 @@ type change struct {
 	name  string
 	entry *entry // the client may have ended that subscription since, and begun another
 	to    *xds.Resource
-	// introduces is the resource that to makes way for; nil when to is what was to be
-	// sent.
-	introduces *xds.Resource
+	// target is what the client is to have when to is a variant of routes on the way to
+	// it, and variant how; nil when to is that itself.
+	target  *xds.Resource
+	variant variant
 }
+
+// introduces reports whether the change introduces the clusters of other routes.
+func (c *change) introduces() bool { return c.target != nil && c.variant.base != c.target }
 
 // New returns the stream of a client that has just connected. It sends nothing
 // before the first SetTarget.
@@ -285,10 +293,8 @@ func (s *Stream) accept(typ xds.Type, out *unanswered) {
 	t := &s.types[typ]
 	t.accepted, t.detail, t.version = true, "", out.version
 	for _, c := range out.changes {
-		if c.introduces == nil {
-			c.entry.introduced = introduced{}
-		} else if c.entry.introduced.base == nil {
-			c.entry.introduced.base = c.entry.held
+		if c.entry.variant = c.variant; !c.introduces() {
+			c.entry.awaits = time.Time{}
 		}
 		s.released(c.entry)
 		c.entry.held, c.entry.told, c.entry.maybe = c.to, true, nil
@@ -324,7 +330,7 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 		switch {
 		case c.to == nil: // a client cannot keep what is gone: this is not said again
 			s.released(c.entry)
-			c.entry.held, c.entry.maybe = nil, nil
+			c.entry.held, c.entry.maybe, c.entry.variant = nil, nil, variant{}
 			s.resolved(typ, c)
 		case t.entries[c.name] != c.entry:
 			s.resolved(typ, c)
@@ -339,13 +345,17 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 		default:
 			c.entry.keep(c.to)
 			s.resolved(typ, c)
-			if c.introduces != nil {
-				continue // it is sent what was to follow
+			if c.target != nil {
+				c.entry.refused = c.target.Version // it is sent that itself
+				continue
 			}
-			good := known(c.entry.held)
-			if base := c.entry.introduced.base; base != nil {
-				good = base
+			if c.entry.has(c.to) { // with spare clusters, which stay
+				for spare := range c.entry.variant.spares {
+					c.entry.variant.spares[spare] = s.now
+				}
+				continue
 			}
+			good := known(c.entry.live())
 			if s.exists(typ, c.name) { // otherwise it is not sent again
 				s.cfg.Memory.reject(Rejection{Resource: c.to, Detail: t.detail, good: good})
 			}
@@ -386,7 +396,7 @@ func (s *Stream) best(ref xds.Ref) (r *xds.Resource, exists bool) {
 	if r == nil {
 		return nil, false
 	}
-	if e := s.types[ref.Type].entries[ref.Name]; e != nil && e.held != nil && e.held.Version == r.Version {
+	if e := s.types[ref.Type].entries[ref.Name]; e != nil && e.has(r) {
 		return r, true // accepted here, whatever another client said
 	}
 	return s.cfg.Memory.best(r), true
@@ -455,7 +465,7 @@ func (s *Stream) rejections(typ xds.Type) []Rejection {
 		if !s.subscribed(t, r.Name) {
 			continue
 		}
-		if e := t.entries[r.Name]; e != nil && e.held != nil && e.held.Version == r.Version {
+		if e := t.entries[r.Name]; e != nil && e.has(r) {
 			continue
 		}
 		if rejection, rejected := s.cfg.Memory.get(r); rejected {

@@ -560,7 +560,7 @@ func TestNewClustersAreIntroduced(t *testing.T) {
 	c.sends("RDS r")
 	c.acks(xds.Route, "r")
 	c.sends()
-	c.has("bc", 2)
+	c.has("bca", 2)
 	require.Equal(t, TypeStatus{Type: xds.Route, State: Synced, Revision: 3, Resources: 1}, c.status(xds.Route))
 }
 
@@ -571,11 +571,11 @@ func TestAnIntroductionEnds(t *testing.T) {
 	c.sends("RDS r")
 	c.acks(xds.Route, "r")
 	c.sends()
-	require.Equal(t, start.Add(introduction), c.stream.Wake())
+	require.Equal(t, start.Add(patience), c.stream.Wake())
 	c.now = c.stream.Wake()
 	c.sends("RDS r")
 	c.acks(xds.Route, "r")
-	c.has("b", 1)
+	c.has("ba", 1)
 
 	c = gRPC(t)
 	c.to(2, "b")
@@ -595,11 +595,103 @@ func TestAnIntroductionEnds(t *testing.T) {
 	c.now = c.stream.Wake()
 	c.sends("RDS r")
 	c.nacks(xds.Route, "r")
+	c.sends("RDS r") // without spare clusters
+	c.nacks(xds.Route, "r")
+	c.sends()
+	c.has("ab", 1)
+	require.Equal(t, Rejected, c.status(xds.Route).State)
+	c.now = c.stream.Wake()
 	c.sends("RDS r")
 	c.acks(xds.Route, "r")
 	c.sends()
 	c.has("a", 1)
 	require.Equal(t, Rejected, c.status(xds.Route).State)
+}
+
+// changed has the client take on routes to other clusters, of which it has the last ones.
+func (c *conversation) changed(revision resource.Revision, clusters ...string) {
+	c.t.Helper()
+	c.to(revision, clusters...)
+	c.sends("RDS r")
+	c.acks(xds.Route, "r")
+}
+
+// introduced has the client take on cluster b, beside a.
+func (c *conversation) introduced() {
+	c.t.Helper()
+	c.sends("RDS r")
+	c.acks(xds.Route, "r")
+	c.ask(xds.Cluster, Request{Names: []string{"a", "b"}})
+	c.sends("CDS a b")
+	c.acks(xds.Cluster, "a", "b")
+	c.ask(xds.Endpoints, Request{Names: []string{"ea", "eb"}})
+	c.sends("EDS eb")
+	c.acks(xds.Endpoints, "ea", "eb")
+	c.sends("RDS r")
+	c.acks(xds.Route, "r")
+	c.sends()
+}
+
+// Routes name clusters that calls have left for the drain time, in which calls can come
+// back to them at once.
+func TestClustersStayNamedAfterCallsHaveLeft(t *testing.T) {
+	c := gRPC(t)
+	c.to(2, "b")
+	c.introduced()
+	c.has("ba", 1)
+	require.Equal(t, TypeStatus{Type: xds.Route, State: Synced, Revision: 2, Resources: 1}, c.status(xds.Route))
+	for revision := resource.Revision(3); revision < 9; revision += 2 {
+		c.now = c.now.Add(drain - time.Second)
+		c.changed(revision, "a")
+		c.has("ab", 1)
+		c.changed(revision+1, "b")
+		c.has("ba", 1)
+	}
+	c.sends()
+	require.Equal(t, c.now.Add(drain), c.stream.Wake(), "since it was left the last time")
+	c.now = c.stream.Wake()
+	c.sends("RDS r")
+	c.acks(xds.Route, "r")
+	c.has("b", 1)
+
+	// Not more than some, of which the oldest go first.
+	spares := map[string]time.Time{"old": start, "older": start.Add(-1)}
+	for i := range maxSpares - 1 {
+		spares = spared(spares, fmt.Sprint(i), start.Add(1))
+	}
+	require.Len(t, spares, maxSpares)
+	require.Contains(t, spares, "old")
+	require.NotContains(t, spares, "older")
+}
+
+// A cluster that no routes name any more is not named again before the client has given
+// it up, or has not for 5 s.
+func TestAClusterComesBackOnceItIsGivenUp(t *testing.T) {
+	left := func() *conversation {
+		c := gRPC(t)
+		c.to(2, "b")
+		c.introduced()
+		c.now = c.now.Add(drain)
+		c.sends("RDS r")
+		c.acks(xds.Route, "r")
+		c.has("b", 1)
+		c.to(3, "a")
+		c.sends()
+		require.Equal(t, Warming, c.status(xds.Route).State)
+		require.Equal(t, c.now.Add(patience), c.stream.Wake())
+		return c
+	}
+	c := left()
+	c.ask(xds.Cluster, Request{Names: []string{"b"}, Nonce: c.nonces[xds.Cluster]})
+	c.sends("RDS r")
+	c.acks(xds.Route, "r")
+	c.has("ba", 1)
+
+	c = left()
+	c.now = c.stream.Wake()
+	c.sends("RDS r")
+	c.acks(xds.Route, "r")
+	c.has("ba", 1)
 }
 
 // A client that connects again is told of the endpoints of a cluster that is sent before
