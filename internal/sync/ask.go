@@ -11,6 +11,7 @@ import (
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // ErrZoneOffline means that no instance of the zone is connected, or that the
@@ -191,7 +192,10 @@ func (q *askQueue) answer(a *syncv1.Answer) {
 			code = codes.Unknown
 		}
 		err := status.Error(code, claim(a.Error, maxClaim))
-		if code == codes.DeadlineExceeded {
+		switch {
+		case a.Reason != "":
+			err = ownError(err, claim(a.Reason, maxClaim))
+		case code == codes.DeadlineExceeded:
 			// The zone's clock ran out first: it had been given the caller's time.
 			err = context.DeadlineExceeded
 		}
@@ -199,6 +203,15 @@ func (q *askQueue) answer(a *syncv1.Answer) {
 	default:
 		q.finish(a.Id, p.answer, nil)
 	}
+}
+
+// ownError is an error of the zone's own.
+func ownError(err error, reason string) error {
+	err = rpcerr.FromStatus(err)
+	if own := (*rpcerr.Error)(nil); errors.As(err, &own) {
+		own.Reason = reason
+	}
+	return err
 }
 
 // finish answers a question that waits.

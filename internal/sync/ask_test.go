@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"meridian/internal/rpcerr"
 )
 
 func TestAsk(t *testing.T) {
@@ -30,6 +32,8 @@ func TestAsk(t *testing.T) {
 					case <-ctx.Done():
 						return nil, ctx.Err()
 					}
+				case "own":
+					return nil, rpcerr.New(rpcerr.Timeout, "NOT_LIVE", "a proxy does not answer")
 				case "late":
 					return nil, fmt.Errorf("match: %w", context.DeadlineExceeded)
 				case "large":
@@ -52,6 +56,10 @@ func TestAsk(t *testing.T) {
 		require.ErrorIs(t, err, ErrZoneOffline)
 		_, err = c.server.Ask(ctx, "east", []byte("late"))
 		require.ErrorIs(t, err, context.DeadlineExceeded, "whichever clock runs out first")
+		_, err = c.server.Ask(ctx, "east", []byte("own"))
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "the zone still had time")
+		require.ErrorContains(t, err, "a proxy does not answer")
+		require.True(t, rpcerr.HasReason(err, "NOT_LIVE"))
 		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
 		_, err = c.server.Ask(limited, "east", []byte("wait"))
 		cancel()

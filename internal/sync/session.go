@@ -266,9 +266,12 @@ func statusOfAnswer(failure error) *status.Status {
 
 func (s *session) sendAnswer(ctx context.Context, id uint64, answer []byte, failure error) error {
 	if failure != nil {
-		st := statusOfAnswer(failure)
+		st, reason := statusOfAnswer(failure), ""
+		if own := (*rpcerr.Error)(nil); errors.As(rpcerr.FromStatus(failure), &own) {
+			reason = own.Reason
+		}
 		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Answer{Answer: &syncv1.Answer{
-			Id: id, Last: true, Code: uint32(st.Code()), Error: st.Message(),
+			Id: id, Last: true, Code: uint32(st.Code()), Error: st.Message(), Reason: reason,
 		}}})
 	}
 	for {

@@ -1630,7 +1630,10 @@ type Answer struct {
 	// In the last part: why there is no answer.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// The google.rpc.Code of error.
-	Code          uint32 `protobuf:"varint,5,opt,name=code,proto3" json:"code,omitempty"`
+	Code uint32 `protobuf:"varint,5,opt,name=code,proto3" json:"code,omitempty"`
+	// The reason of error, where it has one: it is then an error of the zone's own, and not
+	// the end of the time that it was given.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1698,6 +1701,13 @@ func (x *Answer) GetCode() uint32 {
 		return x.Code
 	}
 	return 0
+}
+
+func (x *Answer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // ReplicaState is the replica's own record of what it holds, on the zone's
@@ -1904,13 +1914,14 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\arequest\x18\x02 \x01(\fR\arequest\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x03 \x01(\x04R\ttimeoutMs\x12\x14\n" +
-	"\x05audit\x18\x04 \x01(\fR\x05audit\"j\n" +
+	"\x05audit\x18\x04 \x01(\fR\x05audit\"\x82\x01\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\fR\x04part\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\bR\x04last\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x12\n" +
-	"\x04code\x18\x05 \x01(\rR\x04code\"\xb7\x01\n" +
+	"\x04code\x18\x05 \x01(\rR\x04code\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xb7\x01\n" +
 	"\fReplicaState\x12-\n" +
 	"\x05epoch\x18\x01 \x01(\v2\x17.meridian.sync.v1.EpochR\x05epoch\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
