@@ -20,6 +20,10 @@ SIM_MINUTES ?= 10
 SIM_LONG    ?= 400
 # The Envoy of the tests: what `make envoy` installs, unless ENVOY_BIN names another.
 ENVOY := $(CURDIR)/.cache/envoy/envoy
+# The start of a command that tests with it, and says whether there is one.
+WITH_ENVOY = if [ -z "$$ENVOY_BIN" ] && [ -x $(ENVOY) ]; then export ENVOY_BIN=$(ENVOY); fi; \
+	if [ -n "$$ENVOY_BIN" ]; then echo "Envoy: $$ENVOY_BIN"; \
+	else echo 'Envoy: none, so that the tests with it are LEFT OUT (make envoy installs one)'; fi
 # Which packages and how the runner reports.
 PKGS        ?= ./...
 TEST_FORMAT ?= pkgname
@@ -62,9 +66,7 @@ test: $(TOOLS)/gotestsum ## Run all tests, under the race detector where a C com
 	@mkdir -p $(EVENTS_DIR); race=; \
 	if $(HAS_CC); then race=-race; echo 'race detector: on'; \
 	else export CGO_ENABLED=0; echo 'race detector: off (it needs cgo and a C compiler)'; fi; \
-	if [ -z "$$ENVOY_BIN" ] && [ -x $(ENVOY) ]; then export ENVOY_BIN=$(ENVOY); fi; \
-	if [ -n "$$ENVOY_BIN" ]; then echo "Envoy: $$ENVOY_BIN"; \
-	else echo 'Envoy: none, so that the tests with it are LEFT OUT (make envoy installs one)'; fi; \
+	$(WITH_ENVOY); \
 	$(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(EVENTS_DIR)/test.json -- \
 		$$race -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKGS)
 
@@ -80,7 +82,7 @@ race: $(TOOLS)/gotestsum ## Run all tests uncached under the race detector, or f
 
 .PHONY: multizone
 multizone: build $(TOOLS)/gotestsum ## Run the tests that start whole clusters as processes
-	@mkdir -p $(EVENTS_DIR)
+	@mkdir -p $(EVENTS_DIR); $(WITH_ENVOY); \
 	MERIDIAN_BIN=$(BIN) $(TOOLS)/gotestsum --format $(TEST_FORMAT) --jsonfile $(EVENTS_DIR)/multizone.json -- \
 		-count=1 -parallel 4 -tags $(TAGS),multizone -timeout $(MULTIZONE_TIMEOUT) $(TEST_FLAGS) ./test/multizone/... ./test/pages
 

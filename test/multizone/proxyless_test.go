@@ -42,6 +42,14 @@ type proxyAgent struct {
 // startAgent runs the agent of a dataplane of a zone.
 func startAgent(t *testing.T, zone *process, dataplane, token string) *proxyAgent {
 	t.Helper()
+	return startAgentWith(t, zone, dataplane, token, func(bootstrap string) []string {
+		return []string{"--grpc-bootstrap", bootstrap, "--drain-time", "1h"}
+	})
+}
+
+// startAgentWith is startAgent with the flags that more returns, such as --envoy.
+func startAgentWith(t *testing.T, zone *process, dataplane, token string, more func(bootstrap string) []string) *proxyAgent {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "agent") // t.TempDir is too long for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -49,8 +57,10 @@ func startAgent(t *testing.T, zone *process, dataplane, token string) *proxyAgen
 	document, tokenFile := filepath.Join(dir, "dataplane.yaml"), filepath.Join(dir, "token")
 	require.NoError(t, os.WriteFile(document, []byte(dataplane), 0o600))
 	require.NoError(t, os.WriteFile(tokenFile, []byte(token), 0o600))
-	a.process, err = processes.Start(&a.log, programPath(t, "meridian"), "proxy", "run", "-f", document, "--token-file", tokenFile,
-		"--zone-address", zone.addresses()["grpc"], "--ca-file", filepath.Join(zone.dir, "pki", "ca.pem"), "--grpc-bootstrap", a.bootstrap, "--drain-time", "1h")
+	a.process, err = processes.Start(&a.log, programPath(t, "meridian"), append([]string{
+		"proxy", "run", "-f", document, "--token-file", tokenFile,
+		"--zone-address", zone.addresses()["grpc"], "--ca-file", filepath.Join(zone.dir, "pki", "ca.pem"),
+	}, more(a.bootstrap)...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if a.process.Running() {
