@@ -300,7 +300,7 @@ updating an IssuedToken takes.`,
 			t := response.GetToken()
 			a.Message("The %s of %s.", t.GetKind(), t.GetSubject())
 			if left := response.GetAccepted(); left > 0 {
-				a.Message("warning: %d revoked tokens of its mesh have certificates that servers accept until they expire, of those that were revoked first: servers deny the last %d. Replace the certificate authority of the mesh in each zone to end them now (docs/proxies/README.md).", left, response.GetDeniedAtMost())
+				a.Message("Warning: %d revoked tokens of this mesh, those that were revoked first, have certificates that servers accept until they expire: servers deny the last %d. To end them now, replace the certificate authority of the mesh in each zone (docs/proxies/README.md).", left, response.GetDeniedAtMost())
 			}
 			return a.Println(t.GetId() + " " + outcome + "\nrevision " + strconv.FormatUint(response.GetRevision(), 10))
 		},

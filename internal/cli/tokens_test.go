@@ -93,6 +93,12 @@ a1  user-token       bob            revoked      2026-01-31T20:00:00Z  1
 	require.Equal(t, "lost", h.server.Tokens.Revoke.GetReason())
 	require.Equal(t, "a1 unchanged\nrevision 9\n", h.ok("tokens", "revoke", "a1", "--reason", "again"))
 	require.Equal(t, exit.No, h.run("tokens", "revoke", "nope").code)
+	require.NotContains(t, h.run("tokens", "revoke", "a1").stderr, "arning")
+	out = h.run("tokens", "revoke", "many")
+	require.Equal(t, exit.OK, out.code)
+	require.Equal(t, "many revoked\nrevision 9\n", out.stdout)
+	require.Contains(t, out.stderr, "Warning: 3 revoked tokens of this mesh, those that were revoked first, have certificates that servers accept until they expire: servers deny the last 2000. "+
+		"To end them now, replace the certificate authority of the mesh in each zone (docs/proxies/README.md).")
 	out = h.run("tokens", "rotate", "host")
 	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, `"host" is no kind of token; the kinds are user, dataplane, zone and server`)

@@ -76,11 +76,17 @@ func (f *Tokens) RotateKey(_ context.Context, req *meridianv1.RotateKeyRequest) 
 	return &meridianv1.RotateKeyResponse{Key: "user-token-signing-key-2", Serial: 2, Revision: 9}, nil
 }
 
-// RevokeToken records the request; the id "nope" is unknown.
+// RevokeToken records the request; the id "nope" is unknown, and "many" is of a mesh with
+// more revoked tokens than servers deny.
 func (f *Tokens) RevokeToken(_ context.Context, req *meridianv1.RevokeTokenRequest) (*meridianv1.RevokeTokenResponse, error) {
 	f.Revoke = req
 	if req.GetId() == "nope" {
 		return nil, rpcerr.New(rpcerr.NotFound, "TOKEN_UNKNOWN", "no token with the id %q was issued here", req.GetId())
+	}
+	if req.GetId() == "many" {
+		return &meridianv1.RevokeTokenResponse{
+			Token: &meridianv1.IssuedToken{Id: "many", Kind: "dataplane-token", Subject: "default/web-1"}, Revision: 9, Accepted: 3, DeniedAtMost: 2000,
+		}, nil
 	}
 	return &meridianv1.RevokeTokenResponse{
 		Token: &meridianv1.IssuedToken{Id: "a1", Kind: "user-token", Subject: "bob"}, Revision: 9, AlreadyRevoked: req.GetReason() == "again",
