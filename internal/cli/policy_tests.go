@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
 	"meridian/internal/doctree"
@@ -22,6 +24,7 @@ import (
 	"meridian/internal/question"
 	"meridian/internal/rbac"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 	"meridian/internal/texttable"
 	"meridian/internal/version"
 )
@@ -77,14 +80,16 @@ func (a *app) testPolicies(cmd *cobra.Command, paths []string, o *policyTests) e
 		return err
 	}
 	var source expectation.Source = offline
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	defer stop(nil)
 	if o.live {
-		source = &liveTests{Offline: *offline, app: a, cmd: cmd, zone: o.zone, complete: map[resource.MeshName]error{}}
+		source = &liveTests{Offline: *offline, app: a, cmd: cmd, zone: o.zone, stop: stop, complete: map[resource.MeshName]error{}}
 	}
 	runner, err := expectation.New(source)
 	if err != nil {
 		return err
 	}
-	report, err := runner.Run(cmd.Context(), files)
+	report, err := runner.Run(ctx, files)
 	if err != nil {
 		return err
 	}
@@ -204,9 +209,13 @@ type liveTests struct {
 	app  *app
 	cmd  *cobra.Command
 	zone string
+	// stop ends the run: no case says anything about a control plane that does not answer.
+	stop context.CancelCauseFunc
 
 	read    sync.Once
 	readErr error
+	// global: what was read is that of a global, which has no dataplanes.
+	global bool
 	// complete is why what was read of a mesh may not be all of it; nil where it is.
 	complete map[resource.MeshName]error
 }
@@ -214,12 +223,24 @@ type liveTests struct {
 func (l *liveTests) ask(ctx context.Context, q question.Question, mesh resource.MeshName, document any) error {
 	response, err := l.app.ask(ctx, question.Request(q, string(mesh), l.zone))
 	if err != nil {
-		return err
+		return l.failed(err)
 	}
 	if notes := response.GetNotes(); len(notes) > 0 {
 		return incompleteFailure(notes[0], len(notes)-1)
 	}
 	return answer.Unmarshal(response.GetJson(), document)
+}
+
+// failed ends the run where the control plane cannot be asked, and returns the error. A
+// case about a zone that is away fails alone.
+func (l *liveTests) failed(err error) error {
+	if rpcerr.HasReason(err, "ZONE_UNAVAILABLE") || rpcerr.HasReason(err, "NO_ZONES") {
+		return err
+	}
+	if code := exit.Explain(err).Code; code == exit.Unavailable || code == exit.Timeout || rpcerr.CodeOf(err) == rpcerr.Unauthenticated {
+		l.stop(err)
+	}
+	return err
 }
 
 // Connection implements expectation.Source.
@@ -242,7 +263,13 @@ func (l *liveTests) CanI(ctx context.Context, test string, mesh resource.MeshNam
 		return false, nil, err
 	}
 	defer stop()
-	return l.app.canAll(l.cmd, test, mesh, c, ask)
+	return l.app.canAll(l.cmd, test, mesh, c, func(q rbac.Question) (rbac.Answer, error) {
+		answer, err := ask(q)
+		if err != nil {
+			err = l.failed(err)
+		}
+		return answer, err
+	})
 }
 
 // load reads all resources of the control plane, once, and fails unless its user may read
@@ -267,9 +294,14 @@ func (l *liveTests) readAll(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	info, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{})
+	if err != nil {
+		return l.failed(err)
+	}
+	l.global = info.GetRole() == "global"
 	stored, _, err := c.Resources(ctx, &meridianv1.ListRequest{})
 	if err != nil {
-		return err
+		return l.failed(err)
 	}
 	resources := make([]*resource.Resource, 0, len(stored))
 	for _, r := range stored {
@@ -306,7 +338,7 @@ func (l *liveTests) readsMesh(ctx context.Context, mesh resource.MeshName) error
 		}
 		answer, err := ask(rbac.Question{Access: resource.AccessRead, Key: key})
 		if err != nil {
-			return err
+			return l.failed(err)
 		}
 		if !answer.Allowed {
 			return fmt.Errorf("you may not read every %s of mesh %s, so that what holds for all dataplanes is not known", d.Kind, mesh)
@@ -315,9 +347,17 @@ func (l *liveTests) readsMesh(ctx context.Context, mesh resource.MeshName) error
 	return nil
 }
 
+// hasDataplanes fails for a global.
+func (l *liveTests) hasDataplanes() error {
+	if l.global {
+		return errors.New("a global has no dataplanes: run what is over dataplanes and connections with the configuration of a zone, such as --config ZONE/admin.yaml")
+	}
+	return nil
+}
+
 // Dataplanes implements expectation.Source.
 func (l *liveTests) Dataplanes(ctx context.Context, mesh resource.MeshName) ([]expectation.Dataplane, error) {
-	if err := l.load(ctx, mesh); err != nil {
+	if err := errors.Join(l.load(ctx, mesh), l.hasDataplanes()); err != nil {
 		return nil, err
 	}
 	return l.Offline.Dataplanes(ctx, mesh)
@@ -325,7 +365,7 @@ func (l *liveTests) Dataplanes(ctx context.Context, mesh resource.MeshName) ([]e
 
 // Connections implements expectation.Source.
 func (l *liveTests) Connections(ctx context.Context, mesh resource.MeshName, each func(*expectation.Connection) bool) error {
-	if err := l.load(ctx, mesh); err != nil {
+	if err := errors.Join(l.load(ctx, mesh), l.hasDataplanes()); err != nil {
 		return err
 	}
 	return l.Offline.Connections(ctx, mesh, each)

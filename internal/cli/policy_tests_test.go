@@ -10,6 +10,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/cli/exit"
+	"meridian/internal/rpcerr"
 )
 
 const policyTest = `kind: PolicyTest
@@ -82,10 +83,31 @@ func TestPolicyTestsLive(t *testing.T) {
 	out = h.run("test", h.write("t.yaml", policyTest), "--live")
 	require.Contains(t, out.stdout, "expected allowed, but it is denied by deny-all")
 
-	h.stop()
-	out = h.run("test", h.write("t.yaml", policyTest), "--live", "--timeout", "1s")
+	invariants := h.write("i.yaml", "kind: PolicyTest\ncases:\n- {name: all, over: connections, invariant: c.allowed}\n- {name: each, over: dataplanes, invariant: 'true'}\n")
+	h.serveRoles("type: Mesh\nname: default\n")
+	out = h.run("test", invariants, "--live")
+	require.Equal(t, exit.No, out.code, out.stderr)
+	require.Equal(t, 2, strings.Count(out.stdout, "a global has no dataplanes: run what is over dataplanes and connections with the configuration of a zone"), out.stdout)
+
+	// A case about a zone that is away fails alone; a control plane that is away ends the run.
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return nil, rpcerr.New(rpcerr.Unavailable, "ZONE_UNAVAILABLE", "zone east is away")
+	}
+	out = h.run("test", h.write("t.yaml", policyTest), "--live", "--zone", "east")
 	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stdout, "0 cases passed, 2 failed")
+	h.server.Before = func(string) error { return rpcerr.New(rpcerr.Unauthenticated, "BAD_TOKEN", "the token has expired") }
+	out = h.run("test", h.write("t.yaml", policyTest), "--live")
+	require.Equal(t, exit.Denied, out.code, out.stdout)
+	h.stop()
+	for _, file := range []string{h.write("t.yaml", policyTest), invariants} {
+		report := filepath.Join(h.home, "none.xml")
+		out = h.run("test", file, "--live", "--timeout", "1s", "--junit", report)
+		require.Equal(t, exit.Unavailable, out.code)
+		require.Equal(t, 1, strings.Count(out.stderr, "connection refused"), out.stderr)
+		require.Empty(t, out.stdout, "nothing is known of any case")
+		require.NoFileExists(t, report)
+	}
 }
 
 // What is over every dataplane fails for a user who may not read all of them, and a case
@@ -96,6 +118,7 @@ func TestPolicyTestsLiveKnowWhatTheyLack(t *testing.T) {
 	tests := h.write("t.yaml", invariant)
 	const role = "type: AccessRole\nname: reader\nrules: [{types: [Mesh, MeshTrafficPermission, TrafficPermission], access: [READ]}]\n---\ntype: AccessRoleBinding\nname: reader\nsubjects: [{type: User, name: reader}]\nroles: [reader]\n---\n" + meshYAML + twoDataplanes
 	h.serveRoles(role)
+	h.server.Role = "zone"
 	out := h.run("test", tests, "--live")
 	require.Equal(t, exit.OK, out.code, out.stdout+out.stderr)
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"iter"
 
 	"google.golang.org/grpc"
@@ -41,7 +42,7 @@ func (s *Service) getAt(ctx context.Context, key resource.Key, req *meridianv1.G
 	d, _ := resource.Describe(key.Kind)
 	state, err := past.Read(ctx, s.cfg.Source(d), req.GetAt(), s.cfg.Now())
 	if err != nil {
-		return nil, err
+		return nil, s.ofHistory(d, err)
 	}
 	r, ok := state.Get(key)
 	if !ok {
@@ -93,7 +94,14 @@ func (s *Service) readPast(ctx context.Context, kinds []*resource.Descriptor, re
 		return nil, at, err
 	}
 	out := pastKinds{of: map[resource.Kind]*store.Past{}}
-	read := 0
+	histories := map[Source]bool{}
+	for _, d := range kinds {
+		histories[s.cfg.Source(d)] = true
+	}
+	if len(histories) > 1 && req.GetAt().GetRevision() != 0 {
+		return nil, at, rpcerr.New(rpcerr.Invalid, "TWO_HISTORIES",
+			"a zone has two histories, its own and the global's, whose revisions differ: name a kind to read at a revision, or give a duration")
+	}
 	for i, st := range s.cfg.Stores() {
 		at.Revisions, at.Histories = append(at.Revisions, 0), append(at.Histories, st.View().Epoch().Random)
 		var state *store.Past
@@ -102,13 +110,9 @@ func (s *Service) readPast(ctx context.Context, kinds []*resource.Descriptor, re
 				continue
 			}
 			if state == nil {
-				if read++; read > 1 && req.GetAt().GetRevision() != 0 {
-					return nil, at, rpcerr.New(rpcerr.Invalid, "TWO_HISTORIES",
-						"a zone has two histories, its own and the global's: name a kind to read at a revision, or give a duration")
-				}
 				var err error
 				if state, err = s.pastOf(ctx, st, i, req, from); err != nil {
-					return nil, at, err
+					return nil, at, s.ofHistory(d, err)
 				}
 				at.Revisions[i] = state.Revision()
 				if out.revision == 0 {
@@ -119,6 +123,18 @@ func (s *Service) readPast(ctx context.Context, kinds []*resource.Descriptor, re
 		}
 	}
 	return out, at, nil
+}
+
+// ofHistory says of a state that a zone cannot read which revisions are counted.
+func (s *Service) ofHistory(d *resource.Descriptor, err error) error {
+	var said *rpcerr.Error
+	if len(s.cfg.Stores()) < 2 || rpcerr.CodeOf(err) != rpcerr.OutOfRange || !errors.As(err, &said) {
+		return err
+	}
+	if s.cfg.Owns(d) == nil {
+		return rpcerr.New(said.Code, said.Reason, "%w; of a %s, which this zone owns, the revisions are the zone's own, as `meridian history` lists them", err, d.Kind)
+	}
+	return rpcerr.New(said.Code, said.Reason, "%w; of a %s the revisions are those of the global, which may have older ones than this zone has kept: ask it", err, d.Kind)
 }
 
 // pastOf returns the state of one store that a list reads, or continues to read.

@@ -18,7 +18,9 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/authz"
+	"meridian/internal/authz/authztest"
 	"meridian/internal/commit"
+	"meridian/internal/commit/committest"
 	"meridian/internal/past"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
@@ -476,4 +478,46 @@ func TestRollbackOnConditions(t *testing.T) {
 	require.Equal(t, 1, s.View().Count("TrafficPermission"))
 	_, err = s.rollback(root, to, held)
 	requireCode(t, err, rpcerr.Conflict, "and the rollback was to change it")
+}
+
+// TestTwoHistories: a zone says which revisions are meant where it cannot read a state.
+func TestTwoHistories(t *testing.T) {
+	own, synced := store.New(store.DefaultOptions()), store.New(store.DefaultOptions())
+	retention := store.DefaultRetention()
+	require.NoError(t, committest.New(synced).Write(store.Txn{Retention: &retention}).Err)
+	writer := committest.New(own)
+	for range 3 {
+		require.NoError(t, writer.Write(store.Txn{Retention: &retention}).Err)
+	}
+	f := newFixture(t, nil)
+	c := &f.service.cfg
+	c.Stores = func() []*store.Store { return []*store.Store{synced, own} }
+	c.Source = func(d *resource.Descriptor) Source {
+		if d.Owner == resource.OwnedByZone {
+			return own
+		}
+		return synced
+	}
+	c.Owns = func(d *resource.Descriptor) error {
+		if d.Owner == resource.OwnedByZone {
+			return nil
+		}
+		return errors.New("apply it on the global")
+	}
+	list := func(rev resource.Revision, kinds ...string) error {
+		_, _, err := f.service.readPast(authztest.Admin(), described(t, kinds...), &meridianv1.ListRequest{At: at(rev)}, nil)
+		return err
+	}
+	requireCode(t, list(3, "Mesh", "Dataplane"), rpcerr.Invalid, "a zone has two histories, its own and the global's, whose revisions differ")
+	requireCode(t, list(999, "Mesh"), rpcerr.OutOfRange, "of a Mesh the revisions are those of the global, which may have older ones")
+	requireCode(t, list(999, "Dataplane"), rpcerr.OutOfRange, "which this zone owns, the revisions are the zone's own")
+	_, err := f.service.Get(authztest.Admin(), &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: "Mesh", Name: "default"}, At: at(999)})
+	requireCode(t, err, rpcerr.OutOfRange, "of a Mesh the revisions are those of the global")
+}
+
+func described(t *testing.T, kinds ...string) []*resource.Descriptor {
+	t.Helper()
+	all, err := descriptors(kinds)
+	require.NoError(t, err)
+	return all
 }
