@@ -52,11 +52,15 @@ func FuzzReplica(f *testing.F) {
 	keep()
 	g.write(store.Delete(policyKey("a")))
 	keep()
+	roll := g.begin("r", "east", rolled{policyKey("c"), 1}, rolled{policyKey("b"), 0})
+	keep()
+	g.complete(roll)
+	keep()
 	z.close()
 	f.Add(seed.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &replica{
-			zone: "east", instance: "i", holdings: newHoldings(decodeOld, 0),
+			instance: "i", holdings: newHoldings("east", decodeOld, 0),
 		}
 		r.connect(1)
 		in := bytes.NewReader(data)
@@ -79,6 +83,11 @@ func FuzzReplica(f *testing.F) {
 				}
 			}
 			require.Equal(t, sum, r.digest)
+			var shown store.Digest
+			for _, res := range r.served() {
+				shown = shown.Add(store.Sum(res))
+			}
+			require.Equal(t, shown, r.shown, "of what is served, with rollouts")
 			require.Equal(t, r.buckets.total(), r.digest)
 			require.Len(t, r.bad, bad)
 			if c != nil {

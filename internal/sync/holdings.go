@@ -1,8 +1,12 @@
 package zonesync
 
 import (
+	"maps"
+	"time"
+
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/resource"
+	"meridian/internal/rollout/overlay"
 	"meridian/internal/store"
 )
 
@@ -15,23 +19,25 @@ type Quarantined struct {
 	Key     resource.Key
 	Version uint64
 	Message string
+	created time.Time
 }
 
 // heldResource is what the replica has for one key.
 type heldResource struct {
 	// sum is the term of the newest bytes received, usable or not.
 	sum store.Digest
-	// good is what is served: the newest that could be decoded, nil if none.
-	// served is its term in the digest of all that is served.
-	good   *resource.Resource
-	served store.Digest
+	// good is what is served, unless a rollout changes it: the newest that could be
+	// decoded, nil if none. term is its term in the digest of all that is served.
+	good *resource.Resource
+	term store.Digest
 	// bad is set while the newest bytes cannot be used.
 	bad bool
 }
 
 // holdings are what a replica has received: of every resource the newest bytes, and
-// the newest that can be used, which are served.
+// the newest that can be used, which are served but for what rollouts change in the zone.
 type holdings struct {
+	zone   resource.ZoneName
 	decode Decoder
 
 	epoch    store.Epoch
@@ -41,19 +47,30 @@ type holdings struct {
 	digest   store.Digest
 	// shown is the digest of what is served of it.
 	shown store.Digest
+	changed
 	quarantine
 }
 
-// newHoldings returns empty holdings, for about n resources.
-func newHoldings(decode Decoder, n int) holdings {
+// changed is what rollouts change in the zone.
+type changed struct {
+	rollouts map[resource.Key]*resource.Resource
+	overlay  *overlay.Overlay
+	// terms are those of what the overlay shows in the digest of all that is served.
+	terms map[resource.Key]store.Digest
+}
+
+// newHoldings returns empty holdings of a zone, for about n resources.
+func newHoldings(zone resource.ZoneName, decode Decoder, n int) holdings {
 	return holdings{
-		decode: decode, held: make(map[resource.Key]*heldResource, n),
+		zone: zone, decode: decode, held: make(map[resource.Key]*heldResource, n),
+		changed:    changed{rollouts: map[resource.Key]*resource.Resource{}, overlay: &overlay.Overlay{}},
 		quarantine: quarantine{bad: map[resource.Key]*Quarantined{}, reported: map[resource.Key]bool{}},
 	}
 }
 
 // restore takes one record from disk: newest last, so that quarantined bytes
-// come after the last good ones. It reports whether the record is usable.
+// come after the last good ones. It reports whether the record is usable. After the
+// last one, showRollouts is called.
 func (r *holdings) restore(ch *change) bool {
 	key := ch.meta.Key
 	h := r.held[key]
@@ -68,7 +85,7 @@ func (r *holdings) restore(ch *change) bool {
 		return false
 	}
 	r.clear(key, h)
-	r.serve(h, res)
+	r.serve(key, h, res)
 	return true
 }
 
@@ -78,22 +95,91 @@ func (r *holdings) count(key resource.Key, old, sum store.Digest) {
 	r.digest = r.digest.Sub(old).Add(sum)
 }
 
-// serve replaces what readers see of one key, nil being nothing.
-func (r *holdings) serve(h *heldResource, res *resource.Resource) {
+// serve replaces what readers see of one key, nil being nothing, unless a rollout
+// changes it.
+func (r *holdings) serve(key resource.Key, h *heldResource, res *resource.Resource) {
 	var sum store.Digest
 	if res != nil {
 		sum = store.Sum(res)
 	}
-	r.shown = r.shown.Sub(h.served).Add(sum)
-	h.good, h.served = res, sum
+	if _, hidden := r.overlay.Get(key); !hidden {
+		r.shown = r.shown.Sub(h.term).Add(sum)
+	}
+	h.good, h.term = res, sum
+	switch {
+	case key.Kind != resource.KindRollout:
+	case res == nil:
+		delete(r.rollouts, key)
+	default:
+		r.rollouts[key] = res
+	}
+}
+
+// visible returns what readers see of one key, nil for nothing.
+func (r *holdings) visible(key resource.Key) *resource.Resource {
+	if res, ok := r.overlay.Get(key); ok {
+		return res
+	}
+	if h := r.held[key]; h != nil {
+		return h.good
+	}
+	return nil
+}
+
+// base returns what was received of one key, usable or not.
+func (r *holdings) base(key resource.Key) overlay.Base {
+	h := r.held[key]
+	switch {
+	case h == nil:
+		return overlay.Base{}
+	case h.bad:
+		bad := r.bad[key]
+		return overlay.Base{Version: bad.Version, Created: bad.created}
+	}
+	meta := h.good.Meta()
+	return overlay.Base{Version: meta.Version, Created: meta.CreationTime}
+}
+
+// showRollouts brings what rollouts change up to date with everything that was
+// received. touch is called with each key of which readers may see something else from
+// then on, before they do.
+func (r *holdings) showRollouts(touch func(resource.Key)) {
+	next := overlay.Of(r.zone, maps.Values(r.rollouts), r.base, r.overlay)
+	for _, o := range []*overlay.Overlay{r.overlay, next} {
+		for key := range o.All() {
+			touch(key)
+		}
+	}
+	for key := range r.overlay.All() {
+		r.shown = r.shown.Sub(r.terms[key])
+		if h := r.held[key]; h != nil {
+			r.shown = r.shown.Add(h.term)
+		}
+	}
+	terms := map[resource.Key]store.Digest{}
+	for key, res := range next.All() {
+		if h := r.held[key]; h != nil {
+			r.shown = r.shown.Sub(h.term)
+		}
+		if res != nil {
+			terms[key] = store.Sum(res)
+			r.shown = r.shown.Add(terms[key])
+		}
+	}
+	r.overlay, r.terms = next, terms
 }
 
 // served returns what readers see, in no order.
 func (r *holdings) served() []*resource.Resource {
 	out := make([]*resource.Resource, 0, len(r.held))
-	for _, h := range r.held {
-		if h.good != nil {
+	for key, h := range r.held {
+		if _, hidden := r.overlay.Get(key); h.good != nil && !hidden {
 			out = append(out, h.good)
+		}
+	}
+	for _, res := range r.overlay.All() {
+		if res != nil {
+			out = append(out, res)
 		}
 	}
 	return out
@@ -114,7 +200,7 @@ type quarantine struct {
 // add keeps bytes that cannot be used apart.
 func (q *quarantine) add(h *heldResource, ch *change, err error) {
 	h.bad = true
-	q.bad[ch.meta.Key] = &Quarantined{Key: ch.meta.Key, Version: ch.meta.Version, Message: oneLine(err)}
+	q.bad[ch.meta.Key] = &Quarantined{Key: ch.meta.Key, Version: ch.meta.Version, Message: oneLine(err), created: ch.meta.CreationTime}
 	q.badChanges++
 }
 

@@ -31,7 +31,7 @@ func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		limit := rapid.SampledFrom([]int{1, 600, 4000, 1 << 20}).Draw(rt, "feed bytes")
 		g := newGlobalSim(rt, limit)
-		zones := []*zoneSim{newZoneSim(rt, g, t.TempDir()), newZoneSim(rt, g, t.TempDir())}
+		zones := []*zoneSim{newZoneSim(rt, g, t.TempDir()), newNamedZoneSim(rt, g, "west", t.TempDir())}
 		for _, z := range zones {
 			z.pacing.coalesceAfter = rapid.IntRange(0, 6).Draw(rt, "coalesce")
 			z.pacing.window = uint64(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "window"))
@@ -40,9 +40,14 @@ func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			z := rapid.SampledFrom(zones).Draw(rt, "zone")
 			n := rapid.IntRange(1, 5).Draw(rt, "n")
-			switch rapid.SampledFrom([]string{"write", "write", "write", "send", "send", "receive", "receive", "connect", "crash", "upgrade", "wait", "restart", "restore"}).Draw(rt, "step") {
+			switch rapid.SampledFrom([]string{"write", "write", "write", "rollout", "rollout", "rollout", "send", "send", "receive", "receive", "connect", "crash", "upgrade", "wait", "restart", "restore"}).Draw(rt, "step") {
 			case "write":
-				g.write(drawOps(rt)...)
+				if ops := g.unblocked(drawOps(rt), rapid.IntRange(0, 9).Draw(rt, "forced") == 0); len(ops) > 0 {
+					g.write(ops...)
+				}
+				views = append(views, g.store.View())
+			case "rollout":
+				drawRollout(rt, g)
 				views = append(views, g.store.View())
 			case "send":
 				z.send(n)
@@ -53,7 +58,7 @@ func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
 			case "crash":
 				z.crash()
 			case "upgrade":
-				z.decode = rapid.SampledFrom([]Decoder{decodeOld, decodeNew}).Draw(rt, "decoder")
+				z.decode = rapid.SampledFrom([]Decoder{decodeOld, decodeNew, decodeBefore}).Draw(rt, "decoder")
 				z.crash()
 			case "wait":
 				g.now = g.now.Add(time.Duration(n) * time.Second)

@@ -179,8 +179,8 @@ func (r *Replica) verify() error {
 // that leave quarantine.
 func (r *Replica) build(c *contents) (promoted []write) {
 	m := &replica{
-		zone: r.cfg.Zone, instance: r.state.Instance, version: r.cfg.Version,
-		holdings: newHoldings(r.cfg.Decode, len(c.good)), consent: consent{acceptWipe: r.cfg.AcceptWipe},
+		instance: r.state.Instance, version: r.cfg.Version,
+		holdings: newHoldings(r.cfg.Zone, r.cfg.Decode, len(c.good)), consent: consent{acceptWipe: r.cfg.AcceptWipe},
 	}
 	r.machine = m
 	for i := range c.good {
@@ -191,6 +191,7 @@ func (r *Replica) build(c *contents) (promoted []write) {
 			promoted = append(promoted, write{key: c.bad[i].meta.Key, raw: c.bad[i].raw})
 		}
 	}
+	m.showRollouts(func(resource.Key) {})
 	for key, h := range m.held {
 		m.count(key, store.Digest{}, h.sum)
 	}

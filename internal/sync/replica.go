@@ -102,7 +102,6 @@ const (
 // the commits it has returned: if one cannot be persisted, the replica is
 // dropped and loaded from disk again.
 type replica struct {
-	zone     resource.ZoneName
 	instance string
 	version  string
 

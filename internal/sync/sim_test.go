@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -40,13 +39,17 @@ const unusable = `{"future":true}`
 
 // decodeOld refuses unusable content; decodeNew takes everything.
 func decodeOld(m resource.Meta, spec []byte) (*resource.Resource, error) {
-	if strings.Contains(string(spec), unusable) {
+	if strings.Contains(string(spec), unusable) || m.Kind == resource.KindRollout && strings.Contains(string(spec), unusableReason) {
 		return nil, errors.New("spec.future: unknown field")
 	}
 	return decodeNew(m, spec)
 }
 
 func decodeNew(m resource.Meta, spec []byte) (*resource.Resource, error) {
+	if m.Kind == resource.KindRollout {
+		r, _, err := resource.Build(m, spec)
+		return r, err
+	}
 	return resource.New(m, nil, spec), nil
 }
 
@@ -65,7 +68,7 @@ func imageOf(v *store.View) image {
 
 func describe(r *resource.Resource) string {
 	m := r.Meta()
-	return fmt.Sprintf("%d@%d %s %s %s", m.Version, m.Revision, m.CreationTime.UTC(), m.ModificationTime.UTC(), r.Canonical())
+	return fmt.Sprintf("%d@%d %s %s %s %s", m.Version, m.Revision, m.CreationTime.UTC(), m.ModificationTime.UTC(), m.Rollout, r.Canonical())
 }
 
 // tester is what *testing.T, *testing.B and *rapid.T have in common.
@@ -82,7 +85,8 @@ type globalSim struct {
 	feed    *feed
 	at      *store.Feed
 	limit   int
-	past    map[store.Epoch]map[resource.Revision]image
+	past    map[store.Epoch]map[resource.Revision]*store.View
+	named   map[resource.Key]map[resource.Key]bool // what each rollout, of any time, changes
 	applied resource.Revision
 }
 
@@ -93,7 +97,7 @@ func memory() store.Options {
 }
 
 func newGlobalSim(t tester, limit int) *globalSim {
-	g := &globalSim{t: t, now: time.Unix(1_800_000_000, 0), store: store.New(memory()), limit: limit, past: map[store.Epoch]map[resource.Revision]image{}}
+	g := &globalSim{t: t, now: time.Unix(1_800_000_000, 0), store: store.New(memory()), limit: limit, past: map[store.Epoch]map[resource.Revision]*store.View{}, named: map[resource.Key]map[resource.Key]bool{}}
 	e := store.Epoch{ClusterID: "c1", Incarnation: 1, Random: 7}
 	g.apply(store.Txn{SetEpoch: &e})
 	g.restart()
@@ -131,9 +135,9 @@ func (g *globalSim) write(ops ...store.Op) resource.Revision {
 func (g *globalSim) record() {
 	v := g.store.View()
 	if g.past[v.Epoch()] == nil {
-		g.past[v.Epoch()] = map[resource.Revision]image{}
+		g.past[v.Epoch()] = map[resource.Revision]*store.View{}
 	}
-	g.past[v.Epoch()][v.Revision()] = imageOf(v)
+	g.past[v.Epoch()][v.Revision()] = v
 }
 
 // catchUp feeds the feed all there is.
@@ -178,12 +182,14 @@ func (g *globalSim) restore(old *store.View) {
 type zoneSim struct {
 	t       tester
 	g       *globalSim
+	name    resource.ZoneName
 	dir     string
 	storage ReplicaStorage
 	decode  Decoder
 	accept  Wipe
 	pacing  pacing
 	store   *store.Store
+	reader  *store.Feed // of what was shown since the last check
 	replica *Replica
 	pub     *publisher
 	down    []*syncv1.GlobalFrame
@@ -195,7 +201,11 @@ type zoneSim struct {
 }
 
 func newZoneSim(t tester, g *globalSim, dir string) *zoneSim {
-	z := &zoneSim{t: t, g: g, dir: dir, decode: decodeOld, pacing: defaultPacing(), nacks: map[resource.Key]string{}}
+	return newNamedZoneSim(t, g, "east", dir)
+}
+
+func newNamedZoneSim(t tester, g *globalSim, name resource.ZoneName, dir string) *zoneSim {
+	z := &zoneSim{t: t, g: g, name: name, dir: dir, decode: decodeOld, pacing: defaultPacing(), nacks: map[resource.Key]string{}}
 	z.open()
 	z.ended = errors.New("not connected yet")
 	return z
@@ -211,10 +221,10 @@ func (z *zoneSim) acceptNow() {
 func (z *zoneSim) open() {
 	z.t.Helper()
 	z.store = store.New(memory())
-	r, err := openReplica(ReplicaConfig{Dir: z.dir, Storage: z.storage, Zone: "east", Decode: z.decode, Store: z.store, AcceptWipe: z.accept},
+	r, err := openReplica(ReplicaConfig{Dir: z.dir, Storage: z.storage, Zone: z.name, Decode: z.decode, Store: z.store, AcceptWipe: z.accept},
 		bolt.Options{NoSync: true, NoGrowSync: true})
 	require.NoError(z.t, err)
-	z.replica = r
+	z.replica, z.reader = r, z.store.Follow(z.store.View())
 	z.check()
 }
 
@@ -325,22 +335,43 @@ func (z *zoneSim) receive(n int) (moved bool) {
 }
 
 // check is I3 and I5: what the zone serves is exactly what the global had at the
-// revision that the zone names, but for keys in quarantine.
+// revision that the zone names, as the rollouts of then change it in the zone, but for
+// keys in quarantine.
 func (z *zoneSim) check() {
 	z.t.Helper()
+	z.checkBetween()
 	v := z.store.View()
 	s := z.replica.Status()
 	if len(s.Damage) > 0 || v.Revision() == 0 {
 		return
 	}
 	require.Equal(z.t, s.Revision, v.Revision())
-	want, known := z.g.past[v.Epoch()][v.Revision()]
+	had, known := z.g.past[v.Epoch()][v.Revision()]
 	require.True(z.t, known, "the zone names revision %d, which the global never had in epoch %v", v.Revision(), v.Epoch())
-	want = maps.Clone(want)
-	got := imageOf(v)
+	got, want := imageOf(v), imageOf(had)
+	aside := map[resource.Key]bool{}
 	for _, q := range s.Quarantined {
-		delete(want, q.Key)
-		delete(got, q.Key)
+		aside[q.Key] = true
+	}
+	changed := rolledOut(had, z.name, func(r *resource.Resource) bool { return !aside[r.Key()] })
+	for key := range aside {
+		delete(want, key)
+		if _, rolled := changed[key]; !rolled {
+			delete(got, key)
+		}
+		if key.Kind != resource.KindRollout {
+			continue
+		}
+		for named := range z.g.named[key] { // what is shown of them follows from its last usable version
+			delete(want, named)
+			delete(got, named)
+			delete(changed, named)
+		}
+	}
+	for key, after := range changed {
+		if delete(want, key); after != "" {
+			want[key] = after
+		}
 	}
 	require.Equal(z.t, want, got, "at revision %d", v.Revision())
 }

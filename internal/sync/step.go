@@ -14,31 +14,34 @@ func (r *holdings) apply(s *staging, epoch store.Epoch, gone []resource.Key) *co
 		epoch: epoch, revision: s.revision, time: s.time,
 		swap: s.mode != syncv1.Mode_MODE_UNSPECIFIED && (epoch != r.epoch || s.revision <= r.revision),
 	}
-	served := map[resource.Key]store.Change{}
+	// What readers see of the keys that are touched, before the step.
+	before := make(map[resource.Key]*resource.Resource, len(gone)+len(s.changes))
 	order := make([]resource.Key, 0, len(gone)+len(s.changes))
-	serve := func(key resource.Key, before, after *resource.Resource) {
-		if before == after {
-			return
-		}
-		if _, twice := served[key]; !twice {
+	follows := false
+	touch := func(key resource.Key) {
+		if _, twice := before[key]; !twice {
+			before[key] = r.visible(key)
 			order = append(order, key)
 		}
-		served[key] = store.Change{Before: before, After: after}
+		follows = follows || r.overlay.Follows(key)
 	}
 	for _, key := range gone {
-		r.remove(c, key, serve)
+		r.remove(c, key, touch)
 	}
 	for i := range s.changes {
 		ch := &s.changes[i]
 		if ch.deleted {
-			r.remove(c, ch.meta.Key, serve)
+			r.remove(c, ch.meta.Key, touch)
 		} else {
-			r.put(c, ch, s.mode != syncv1.Mode_MODE_UNSPECIFIED, serve)
+			r.put(c, ch, s.mode != syncv1.Mode_MODE_UNSPECIFIED, touch)
 		}
 	}
+	if follows {
+		r.showRollouts(touch)
+	}
 	for _, key := range order {
-		if ch := served[key]; ch.Before != nil || ch.After != nil {
-			c.changes = append(c.changes, ch)
+		if after := r.visible(key); before[key] != after {
+			c.changes = append(c.changes, store.Change{Before: before[key], After: after})
 		}
 	}
 	r.epoch, r.revision = epoch, s.revision
@@ -49,29 +52,29 @@ func (r *holdings) apply(s *staging, epoch store.Epoch, gone []resource.Key) *co
 	return c
 }
 
-type serveFunc func(key resource.Key, before, after *resource.Resource)
-
-func (r *holdings) remove(c *commit, key resource.Key, serve serveFunc) {
+func (r *holdings) remove(c *commit, key resource.Key, touch func(resource.Key)) {
 	h := r.held[key]
 	if h == nil {
 		return // created and deleted between two coalesced revisions
 	}
+	touch(key)
 	r.count(key, h.sum, store.Digest{})
 	r.clear(key, h)
+	r.serve(key, h, nil)
 	delete(r.held, key)
 	c.writes = append(c.writes, write{key: key})
-	serve(key, h.good, nil)
-	r.serve(h, nil)
 }
 
-func (r *holdings) put(c *commit, ch *change, comparing bool, serve serveFunc) {
+func (r *holdings) put(c *commit, ch *change, comparing bool, touch func(resource.Key)) {
 	key := ch.meta.Key
 	h := r.held[key]
+	if h != nil && comparing && h.sum == ch.sum && !h.bad {
+		return // the bucket differs, this resource does not
+	}
+	touch(key)
 	if h == nil {
 		h = &heldResource{}
 		r.held[key] = h
-	} else if comparing && h.sum == ch.sum && !h.bad {
-		return // the bucket differs, this resource does not
 	}
 	r.count(key, h.sum, ch.sum)
 	h.sum = ch.sum
@@ -83,10 +86,8 @@ func (r *holdings) put(c *commit, ch *change, comparing bool, serve serveFunc) {
 		c.writes = append(c.writes, write{key: key, raw: ch.raw, bad: true})
 		return
 	}
-	before := h.good
-	r.serve(h, res)
+	r.serve(key, h, res)
 	c.writes = append(c.writes, write{key: key, raw: ch.raw})
-	serve(key, before, res)
 }
 
 // maxMessage bounds what is reported of one resource, in bytes.
