@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -67,6 +68,18 @@ func New(meta Meta, spec Spec, canonical []byte) *Resource {
 	return &Resource{meta: meta, spec: spec, canonical: canonical}
 }
 
+// deferred is a spec that is decoded when it is first asked for.
+type deferred func() Spec
+
+// Validate implements Spec.
+func (d deferred) Validate(at Path, r *Report) { d().Validate(at, r) }
+
+// Deferred is New for a spec that decode returns, which is called once, when the spec is
+// first asked for, and by any goroutine. canonical is retained, not copied.
+func Deferred(meta Meta, canonical []byte, decode func() Spec) *Resource {
+	return &Resource{meta: meta, spec: deferred(sync.OnceValue(decode)), canonical: canonical}
+}
+
 // Meta returns the envelope. Its maps must not be modified.
 func (r *Resource) Meta() Meta { return r.meta }
 
@@ -74,7 +87,12 @@ func (r *Resource) Meta() Meta { return r.meta }
 func (r *Resource) Key() Key { return r.meta.Key }
 
 // Spec returns the typed content. It must not be modified.
-func (r *Resource) Spec() Spec { return r.spec }
+func (r *Resource) Spec() Spec {
+	if d, ok := r.spec.(deferred); ok {
+		return d()
+	}
+	return r.spec
+}
 
 // Canonical returns the spec's canonical JSON: the bytes that stand in the log,
 // the store, the sync frame and the zone. They must not be modified.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -70,7 +71,6 @@ func Withheld(kind resource.Kind) bool {
 const (
 	pastOverhead   = 256
 	changeSize     = 192
-	noPlace        = -1
 	pastIndexNodes = 16
 )
 
@@ -79,11 +79,18 @@ const (
 type pastBatch struct {
 	revision resource.Revision
 	time     time.Time
-	before   View // revision, time and access of the state before; its epoch where epoch is set
-	epoch    bool
+	before   pastState
 	note     []byte
 	changes  []pastChange // in key order
 	size     int64
+}
+
+// pastState is what a state has besides resources.
+type pastState struct {
+	changed, access resource.Revision
+	time            time.Time
+	// epoch is nil where the batch after it left the epoch as it was.
+	epoch *Epoch
 }
 
 // pastChange is what one batch did to one key.
@@ -94,9 +101,6 @@ type pastChange struct {
 	before *pastResource
 	// version is the one that the batch wrote, 0 where it deleted.
 	version uint64
-	// older is where the change of the key before this one is; the number of its batch
-	// is noPlace where there is none.
-	older place
 }
 
 type pastResource struct {
@@ -104,11 +108,14 @@ type pastResource struct {
 	canonical []byte
 }
 
+// resource returns it with a spec that is decoded when it is first asked for: who only
+// passes it on does not pay for that.
 func (p *pastResource) resource() *resource.Resource {
 	if p == nil {
 		return nil
 	}
-	return Restore(p.meta, p.canonical)
+	meta, canonical := p.meta, p.canonical
+	return resource.Deferred(meta, canonical, func() resource.Spec { return Restore(meta, canonical).Spec() })
 }
 
 // place is where a change is: the number of its batch, counted from the first that was
@@ -118,10 +125,12 @@ type place struct {
 	index int
 }
 
-// latestChange is the newest kept change of a key.
-type latestChange struct {
+// keyChanges are the changes of a key. They are never written over: a later change has
+// others, which may share the array.
+type keyChanges struct {
 	key resource.Key
-	at  place
+	// at is where they are, oldest first; the newest is kept, older ones may not be any more.
+	at []place
 }
 
 // past keeps the contents of old revisions. One writer; what it publishes never changes.
@@ -131,9 +140,11 @@ type past struct {
 	// first is the number of the oldest batch of the window, next that of the next one.
 	first, next int64
 	// floor is the oldest revision that can be read.
-	floor  resource.Revision
-	bytes  int64
-	latest *btree.BTreeG[latestChange]
+	floor resource.Revision
+	bytes int64
+	// epochs are the batches of the window that changed the epoch.
+	epochs window[*pastBatch]
+	keys   *btree.BTreeG[*keyChanges]
 	now    *pastView
 }
 
@@ -144,12 +155,13 @@ type pastView struct {
 	first     int64
 	floor     resource.Revision
 	bytes     int64
-	latest    *btree.BTreeG[latestChange]
+	epochs    []*pastBatch
+	keys      *btree.BTreeG[*keyChanges]
 }
 
 func newPast(r Retention, floor resource.Revision) *past {
-	less := func(a, b latestChange) bool { return a.key.Compare(b.key) < 0 }
-	p := &past{retention: r, floor: floor, latest: btree.NewBTreeGOptions(less, btree.Options{Degree: pastIndexNodes, NoLocks: true})}
+	less := func(a, b *keyChanges) bool { return a.key.Compare(b.key) < 0 }
+	p := &past{retention: r, floor: floor, keys: btree.NewBTreeGOptions(less, btree.Options{Degree: pastIndexNodes, NoLocks: true})}
 	p.publish()
 	return p
 }
@@ -164,19 +176,21 @@ func (p *past) view() *pastView {
 
 func (p *past) publish() {
 	p.now = &pastView{
-		retention: p.retention, batches: p.window.slice(), first: p.first, floor: p.floor, bytes: p.bytes, latest: p.latest.Copy(),
+		retention: p.retention, batches: p.window.slice(), first: p.first, floor: p.floor, bytes: p.bytes,
+		epochs: p.epochs.slice(), keys: p.keys.Copy(),
 	}
 }
 
 // newPastBatch tells a batch as the way back to the state before it.
 func newPastBatch(b Batch, from *View, note []byte) *pastBatch {
 	p := &pastBatch{
-		revision: b.Revision, time: b.Time, epoch: b.Epoch != nil, note: note,
-		before:  View{revision: from.changed, changed: from.changed, time: from.time, access: from.access},
+		revision: b.Revision, time: b.Time, note: note,
+		before:  pastState{changed: from.changed, time: from.time, access: from.access},
 		changes: make([]pastChange, len(b.Changes)),
 	}
-	if p.epoch {
-		p.before.epoch = from.epoch
+	if b.Epoch != nil {
+		epoch := from.epoch
+		p.before.epoch = &epoch
 	}
 	for i, c := range b.Changes {
 		change := pastChange{key: c.Key()}
@@ -220,15 +234,24 @@ func (p *past) add(b *pastBatch) {
 func (p *past) push(b *pastBatch) {
 	number := p.next
 	for i := range b.changes {
-		c := &b.changes[i]
-		c.older = place{batch: noPlace}
-		if was, ok := p.latest.Set(latestChange{key: c.key, at: place{number, i}}); ok {
-			c.older = was.at
+		now := &keyChanges{key: b.changes[i].key}
+		if was, ok := p.keys.Set(now); ok {
+			now.at = was.at[kept(was.at, p.first):]
 		}
+		now.at = append(now.at, place{number, i})
 	}
 	p.window.push(b)
+	if b.before.epoch != nil {
+		p.epochs.push(b)
+	}
 	p.next++
 	p.bytes += b.size
+}
+
+// kept returns the index of the first place that is in a batch from first on.
+func kept(at []place, first int64) int {
+	i, _ := slices.BinarySearchFunc(at, first, func(p place, first int64) int { return cmp.Compare(p.batch, first) })
+	return i
 }
 
 func (p *past) trim(now time.Time) {
@@ -239,9 +262,12 @@ func (p *past) trim(now time.Time) {
 			return
 		}
 		for _, c := range oldest.changes {
-			if it, ok := p.latest.Get(latestChange{key: c.key}); ok && it.at.batch == p.first {
-				p.latest.Delete(it)
+			if it, ok := p.keys.Get(&keyChanges{key: c.key}); ok && it.at[len(it.at)-1].batch == p.first {
+				p.keys.Delete(it)
 			}
+		}
+		if oldest.before.epoch != nil {
+			p.epochs.pop()
 		}
 		p.floor = oldest.revision
 		p.bytes -= oldest.size
@@ -303,7 +329,7 @@ func (s *Store) StateAt(rev resource.Revision) (*Past, error) {
 		return nil, &CompactedError{Revision: rev, Oldest: p.oldest()}
 	case rev >= p.base.changed:
 		v := p.at(rev)
-		return &Past{revision: rev, access: v.access, time: v.time, epoch: v.epoch, view: v}, nil
+		return &Past{revision: rev, history: p.view.epoch.Random, access: v.access, time: v.time, epoch: v.epoch, view: v}, nil
 	default:
 		return kept.at(rev, p.view), nil
 	}
@@ -317,10 +343,10 @@ func (s *Store) RevisionAt(at time.Time) (resource.Revision, error) {
 		return p.view.revision, nil
 	}
 	if kept := p.view.past; kept != nil {
-		for _, b := range slices.Backward(kept.batches) {
-			if !b.time.After(at) {
-				return b.revision, nil
-			}
+		// Times rise from batch to batch (nextTime).
+		later := sort.Search(len(kept.batches), func(i int) bool { return kept.batches[i].time.After(at) })
+		if later > 0 {
+			return kept.batches[later-1].revision, nil
 		}
 		if len(kept.batches) > 0 && !kept.batches[0].before.time.After(at) {
 			return kept.floor, nil
@@ -341,14 +367,12 @@ func (s *Store) RevisionAt(at time.Time) (resource.Revision, error) {
 // at returns the state at a revision that is kept, whose changes up to newest are.
 func (k *pastView) at(rev resource.Revision, newest *View) *Past {
 	first := k.batches[k.firstAfter(rev)] // there is one: newest is later
-	out := &Past{revision: rev, access: first.before.access, time: first.before.time, epoch: newest.epoch, view: newest, kept: k}
-	for _, b := range slices.Backward(k.batches) {
+	out := &Past{revision: rev, history: newest.epoch.Random, access: first.before.access, time: first.before.time, epoch: newest.epoch, view: newest, kept: k}
+	for _, b := range slices.Backward(k.epochs) {
 		if b.revision <= rev {
 			break
 		}
-		if b.epoch {
-			out.epoch = b.before.epoch
-		}
+		out.epoch = *b.before.epoch
 	}
 	return out
 }
@@ -357,6 +381,7 @@ func (k *pastView) at(rev resource.Revision, newest *View) *Past {
 // and takes nothing to keep but what it was made from.
 type Past struct {
 	revision resource.Revision
+	history  uint64
 	access   resource.Revision
 	time     time.Time
 	epoch    Epoch
@@ -371,6 +396,10 @@ var _ Reader = (*Past)(nil)
 // Revision is the revision that was asked for.
 func (p *Past) Revision() resource.Revision { return p.revision }
 
+// History is the random part of the epoch of the state that was the newest when this one was
+// asked for (see Position): two states of one store and one history are of one log.
+func (p *Past) History() uint64 { return p.history }
+
 // AccessRevision is that of View.AccessRevision, at the time.
 func (p *Past) AccessRevision() resource.Revision { return p.access }
 
@@ -380,15 +409,14 @@ func (p *Past) Time() time.Time { return p.time }
 // Epoch is the epoch of the state.
 func (p *Past) Epoch() Epoch { return p.epoch }
 
-// Get returns a resource, or false. It takes time that is proportional to the number of
-// kept writes of the resource since.
+// Get returns a resource, or false. Its spec is decoded when it is first asked for.
 func (p *Past) Get(key resource.Key) (*resource.Resource, bool) {
 	if Withheld(key.Kind) {
 		return nil, false
 	}
 	if p.kept != nil {
-		if it, ok := p.kept.latest.Get(latestChange{key: key}); ok {
-			if was, changed := p.was(it.at); changed {
+		if it, ok := p.kept.keys.Get(&keyChanges{key: key}); ok {
+			if was, changed := p.was(it); changed {
 				return was.resource(), was != nil
 			}
 		}
@@ -397,17 +425,19 @@ func (p *Past) Get(key resource.Key) (*resource.Resource, bool) {
 }
 
 // was returns what a key held, nil for nothing, where it was changed since.
-func (p *Past) was(at place) (was *pastResource, changed bool) {
-	for at.batch >= p.kept.first {
-		b := p.kept.batches[at.batch-p.kept.first]
-		if b.revision <= p.revision {
-			break
-		}
-		was, changed = b.changes[at.index].before, true
-		at = b.changes[at.index].older
+func (p *Past) was(it *keyChanges) (was *pastResource, changed bool) {
+	at := it.at[kept(it.at, p.kept.first):]
+	i := sort.Search(len(at), func(i int) bool { return p.kept.batch(at[i]).revision > p.revision })
+	if i == len(at) {
+		return nil, false
 	}
-	return was, changed
+	return p.kept.change(at[i]).before, true
 }
+
+// batch returns the batch of a place that is kept.
+func (k *pastView) batch(at place) *pastBatch { return k.batches[at.batch-k.first] }
+
+func (k *pastView) change(at place) *pastChange { return &k.batch(at).changes[at.index] }
 
 // List yields the resources of a kind in key order; an empty mesh means every mesh.
 func (p *Past) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
@@ -445,11 +475,11 @@ func (p *Past) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resour
 // changed yields what the keys held that were changed since, nil for nothing.
 func (p *Past) changed(kind resource.Kind, mesh resource.MeshName) iter.Seq2[resource.Key, *pastResource] {
 	return func(yield func(resource.Key, *pastResource) bool) {
-		p.kept.latest.Ascend(latestChange{key: resource.Key{Kind: kind, Mesh: mesh}}, func(it latestChange) bool {
+		p.kept.keys.Ascend(&keyChanges{key: resource.Key{Kind: kind, Mesh: mesh}}, func(it *keyChanges) bool {
 			if it.key.Kind != kind || mesh != "" && it.key.Mesh != mesh {
 				return false
 			}
-			was, changed := p.was(it.at)
+			was, changed := p.was(it)
 			return !changed || yield(it.key, was)
 		})
 	}
@@ -477,18 +507,25 @@ type Edit struct {
 	Note []byte
 }
 
+// placesOf returns where the kept changes of a key are, oldest first.
+func (v *View) placesOf(key resource.Key) []place {
+	if v.past == nil {
+		return nil
+	}
+	it, ok := v.past.keys.Get(&keyChanges{key: key})
+	if !ok {
+		return nil
+	}
+	return it.at[kept(it.at, v.past.first):]
+}
+
 // Edits yields the kept writes of a resource, newest first. The contents of what is
-// yielded are decoded as it is yielded.
+// yielded are decoded when they are first asked for.
 func (v *View) Edits(key resource.Key) iter.Seq[Edit] {
 	return func(yield func(Edit) bool) {
-		if v.past == nil {
-			return
-		}
-		it, ok := v.past.latest.Get(latestChange{key: key})
 		after, _ := v.Get(key)
-		for at := it.at; ok && at.batch >= v.past.first; {
-			b := v.past.batches[at.batch-v.past.first]
-			c := b.changes[at.index]
+		for _, at := range slices.Backward(v.placesOf(key)) {
+			b, c := v.past.batch(at), v.past.change(at)
 			e := Edit{Revision: b.revision, Time: b.time, Version: c.version, Note: b.note, After: after, Outcome: Updated}
 			switch {
 			case c.version == 0:
@@ -499,7 +536,7 @@ func (v *View) Edits(key resource.Key) iter.Seq[Edit] {
 			if !yield(e) {
 				return
 			}
-			after, at, ok = c.before.resource(), c.older, c.older.batch != noPlace
+			after = c.before.resource()
 		}
 	}
 }
@@ -507,17 +544,41 @@ func (v *View) Edits(key resource.Key) iter.Seq[Edit] {
 // Unedited returns a resource as it was before the oldest kept write of it, nil where it
 // did not exist or that is not known; it is what is stored where no write is kept.
 func (v *View) Unedited(key resource.Key) *resource.Resource {
+	if at := v.placesOf(key); len(at) > 0 {
+		return v.past.change(at[0]).before.resource()
+	}
 	now, _ := v.Get(key)
-	if v.past == nil {
-		return now
-	}
-	it, ok := v.past.latest.Get(latestChange{key: key})
-	for at := it.at; ok && at.batch >= v.past.first; {
-		c := v.past.batches[at.batch-v.past.first].changes[at.index]
-		if c.older.batch < v.past.first {
-			return c.before.resource()
-		}
-		at = c.older
-	}
 	return now
+}
+
+// ChangedBetween returns the keys that were written after one revision and up to another,
+// in any order, perhaps more than once. False: what happened since the earlier of them is
+// not kept, or the later one has not been written.
+func (s *Store) ChangedBetween(a, b resource.Revision) ([]resource.Key, bool) {
+	a, b = min(a, b), max(a, b)
+	p := s.now.Load()
+	var keys []resource.Key
+	switch known := p.view.past; {
+	case b > p.view.revision || a < p.oldest():
+		return nil, false
+	case a >= p.base.changed:
+		for _, r := range p.past[firstAfter(p.past, a):] {
+			if r.batch.Revision > b {
+				break
+			}
+			for _, c := range r.batch.Changes {
+				keys = append(keys, c.Key())
+			}
+		}
+	default:
+		for _, batch := range known.batches[known.firstAfter(a):] {
+			if batch.revision > b {
+				break
+			}
+			for i := range batch.changes {
+				keys = append(keys, batch.changes[i].key)
+			}
+		}
+	}
+	return keys, true
 }

@@ -40,8 +40,8 @@ func pastToProto(b *pastBatch) *storev1.SnapshotPast {
 		Previous: uint64(b.before.changed), PreviousTime: timeToProto(b.before.time), PreviousAccessRevision: uint64(b.before.access),
 		Note: b.note,
 	}
-	if b.epoch {
-		out.PreviousEpoch = epochToProto(b.before.epoch)
+	if b.before.epoch != nil {
+		out.PreviousEpoch = epochToProto(*b.before.epoch)
 	}
 	for _, c := range b.changes {
 		change := &storev1.PastChange{Key: keyToProto(c.key), Version: c.version}
@@ -77,8 +77,12 @@ func (p *snapshotParser) past(body []byte) error {
 	}
 	previous := resource.Revision(in.GetPrevious())
 	b := &pastBatch{
-		revision: resource.Revision(in.GetRevision()), time: at, note: in.GetNote(), epoch: in.GetPreviousEpoch() != nil,
-		before: View{revision: previous, changed: previous, time: before, access: resource.Revision(in.GetPreviousAccessRevision()), epoch: epochFromProto(in.GetPreviousEpoch())},
+		revision: resource.Revision(in.GetRevision()), time: at, note: in.GetNote(),
+		before: pastState{changed: previous, time: before, access: resource.Revision(in.GetPreviousAccessRevision())},
+	}
+	if in.GetPreviousEpoch() != nil {
+		epoch := epochFromProto(in.GetPreviousEpoch())
+		b.before.epoch = &epoch
 	}
 	for _, c := range in.GetChanges() {
 		key, err := keyFromProto(c.GetKey())
