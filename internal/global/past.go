@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/livematch"
 	"meridian/internal/past"
 	"meridian/internal/plan"
-	"meridian/internal/policy"
 	"meridian/internal/question"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -24,8 +24,8 @@ const maxThenBytes = 4 << 20
 type pastStates struct {
 	store *store.Store
 	now   func() time.Time
-	// matcher returns one for inherited policies, without resources.
-	matcher func() *policy.Matcher
+	// earlier matches inherited policies.
+	earlier *livematch.Earlier
 }
 
 // read returns an earlier state, for who decides what a reader may see of it.
@@ -37,15 +37,12 @@ func (p *pastStates) read(ctx context.Context, at *meridianv1.PointInTime) (stor
 	return state, nil
 }
 
-// then is a question.Source of one earlier state.
-type then struct {
-	matcher *policy.Matcher
-	asOf    resource.Revision
-}
-
-// Read implements question.Source.
-func (t then) Read(ask func(m *policy.Matcher, asOf resource.Revision) error) error {
-	return ask(t.matcher, t.asOf)
+// since returns what was otherwise at an earlier state than now.
+func (p *pastStates) since(now *store.View, state *store.Past) *plan.Batch {
+	if keys, known := p.store.ChangedBetween(state.Revision(), now.Revision()); known {
+		return plan.Among(now, state, keys)
+	}
+	return plan.Between(now, state)
 }
 
 // inspectThen answers a question about an earlier state: zones, which have the
@@ -66,14 +63,14 @@ func (s *inspectService) inspectThen(ctx context.Context, req *meridianv1.Inspec
 	earlier := *s
 	earlier.past = nil
 	earlier.source = func() question.Source {
-		matcher := s.past.matcher()
-		matcher.Reset(state)
-		return then{matcher, state.Revision()}
+		var at livematch.State
+		at.Of(s.past.store, state, state.History())
+		return s.past.earlier.At(at)
 	}
 	told := proto.CloneOf(req)
 	told.At = &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: uint64(state.Revision())}}
 	told.ThenFrom = uint64(now.Changed())
-	since := plan.Between(now, state).Part(func(key resource.Key) bool {
+	since := s.past.since(now, state).Part(func(key resource.Key) bool {
 		d, ok := resource.Describe(key.Kind)
 		return ok && d.Synced && !store.Withheld(key.Kind)
 	})

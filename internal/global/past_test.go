@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/inherit"
@@ -47,9 +48,9 @@ func TestZonesAreToldOfThePast(t *testing.T) {
 	var asked meridianv1.InspectRequest
 	service := &inspectService{
 		turns: turns.NewServer(),
-		past: &pastStates{store: s, now: time.Now, matcher: func() *policy.Matcher {
-			return policy.NewMatcher().Following(inherit.New(compiler))
-		}},
+		past: &pastStates{store: s, now: time.Now, earlier: livematch.NewEarlier(func() (*policy.Matcher, livematch.State) {
+			return livematch.New(policy.NewMatcher().Following(inherit.New(compiler)), s).Fork(inherit.New(compiler))
+		})},
 		zones: func(context.Context) fleetStatus {
 			return fleetStatus{servers: map[resource.ZoneName]string{"east": "one"}}
 		},

@@ -302,7 +302,9 @@ func (g *global) admin() *admin.Service {
 
 // questions returns what answers questions here, from this server and from zones.
 func (g *global) questions() *inspectService {
-	states := &pastStates{store: g.Store, now: g.Now, matcher: func() *policy.Matcher { return policy.NewMatcher().Following(inherit.New(g.Conditions)) }}
+	states := &pastStates{store: g.Store, now: g.Now, earlier: livematch.NewEarlier(func() (*policy.Matcher, livematch.State) {
+		return g.Matching.Fork(inherit.New(g.Conditions))
+	})}
 	return &inspectService{past: states, matching: g.Matching, zones: g.zonesEverywhere, asking: g.fleet.Ask, turns: g.Turns, proxies: g.proxyRounds}
 }
 

@@ -81,6 +81,25 @@ func Between(before, after policy.View) *Batch {
 	return b
 }
 
+// Among is Between where all keys that differ are among those given, which may be in any
+// order and repeat themselves.
+func Among(before, after policy.View, keys []resource.Key) *Batch {
+	b := &Batch{}
+	sorted := slices.Clone(keys)
+	slices.SortFunc(sorted, resource.Key.Compare)
+	for _, key := range slices.Compact(sorted) {
+		old, had := before.Get(key)
+		r, has := after.Get(key)
+		switch {
+		case has && !(had && (old == r || Same(old, r) && sameTimes(old, r))):
+			b.Written = append(b.Written, r)
+		case had && !has:
+			b.Deleted = append(b.Deleted, key)
+		}
+	}
+	return b
+}
+
 // Same reports whether two resources have the same content.
 func Same(a, b *resource.Resource) bool {
 	return bytes.Equal(a.Canonical(), b.Canonical()) && maps.Equal(a.Meta().Labels, b.Meta().Labels)

@@ -79,7 +79,7 @@ type Places struct {
 // indexed of the meshes of the change is copied. Followers do not take part. It fails only
 // with the cause of ctx.
 func (m *Matcher) Compare(ctx context.Context, later func(View) View, changed []resource.Key) (*Comparison, error) {
-	fork := m.fork(changed)
+	fork := m.fork(false, changed)
 	revision := fork.view.Revision()
 	c := &comparing{update: fork.planLocked(later(fork.view), changed), ctx: ctx, compared: map[inboundOf][]InboundComparison{}}
 	c.collect()
@@ -113,9 +113,21 @@ func (m *Matcher) Compare(ctx context.Context, later func(View) View, changed []
 	return out, err
 }
 
-// fork returns a matcher of the meshes in which keys are, without followers, that shares
-// what is immutable.
-func (m *Matcher) fork(changed []resource.Key) *Matcher {
+// Fork returns a matcher that begins with what this one has and goes its own way: both
+// share what is immutable. followers, which must not follow another matcher, are reset to
+// its view.
+func (m *Matcher) Fork(followers ...Follower) *Matcher {
+	f := m.fork(true, nil)
+	f.followers = followers
+	for _, follower := range followers {
+		follower.Reset(f.view)
+	}
+	return f
+}
+
+// fork returns a matcher of all meshes, or of those in which keys are, without followers,
+// that shares what is immutable.
+func (m *Matcher) fork(all bool, changed []resource.Key) *Matcher {
 	f := &Matcher{
 		engines: m.engines, byKind: m.byKind, kinds: m.kinds, successors: m.successors, siblings: m.siblings,
 		meshes: map[resource.MeshName]*meshState{}, dataplanes: map[resource.Key]*group{},
@@ -138,14 +150,14 @@ func (m *Matcher) fork(changed []resource.Key) *Matcher {
 			return
 		}
 		f.meshes[name] = &meshState{mesh: ms.mesh, kinds: map[resource.Kind]*kindIndex{}, shapes: newShapeIndex(), named: maps.Clone(ms.named)}
-		all := &copied{policies: make(map[resource.Kind][]*filed, len(ms.kinds)), groups: make([]*group, 0, len(ms.shapes.shapes))}
+		meshCopy := &copied{policies: make(map[resource.Kind][]*filed, len(ms.kinds)), groups: make([]*group, 0, len(ms.shapes.shapes))}
 		for kind, x := range ms.kinds {
-			all.policies[kind] = slices.Collect(maps.Values(x.byName))
+			meshCopy.policies[kind] = slices.Collect(maps.Values(x.byName))
 		}
 		for _, g := range ms.shapes.shapes {
-			all.groups = append(all.groups, &group{Shape: g.Shape, members: maps.Clone(g.members)})
+			meshCopy.groups = append(meshCopy.groups, &group{Shape: g.Shape, members: maps.Clone(g.members)})
 		}
-		copies[name] = all
+		copies[name] = meshCopy
 	}
 	for _, key := range changed {
 		if key.Kind == resource.KindMesh {
@@ -156,20 +168,25 @@ func (m *Matcher) fork(changed []resource.Key) *Matcher {
 			take(dependent.Mesh)
 		}
 	}
+	if all {
+		for name := range m.meshes {
+			take(name)
+		}
+	}
 	for key, dependents := range m.dependents {
 		f.dependents[key] = maps.Clone(dependents)
 	}
 	m.mu.RUnlock()
-	for name, all := range copies {
+	for name, meshCopy := range copies {
 		ms := f.meshes[name]
-		for kind, policies := range all.policies {
+		for kind, policies := range meshCopy.policies {
 			x := newKindIndex()
 			for _, p := range policies {
 				x.insert(p)
 			}
 			ms.kinds[kind] = x
 		}
-		for _, g := range all.groups {
+		for _, g := range meshCopy.groups {
 			ms.shapes.add(g)
 			for member := range g.members {
 				f.dataplanes[DataplaneKey(name, member)] = g

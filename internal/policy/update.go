@@ -42,6 +42,24 @@ func (m *Matcher) Update(view View, changed []resource.Key) []Touch {
 	return touched
 }
 
+// Replace is Update without finding out what it touches, and view may be any other in which
+// only the given keys differ, also an earlier one. It takes time that is proportional to
+// the number of keys.
+func (m *Matcher) Replace(view View, changed []resource.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := m.changesLocked(view, changed)
+	for _, ms := range m.meshes {
+		for _, g := range ms.shapes.shapes {
+			m.forget(g)
+		}
+	}
+	u.run()
+	for _, f := range m.followers {
+		f.Update(view, changed)
+	}
+}
+
 // update is one Update under way.
 type update struct {
 	m    *Matcher
@@ -133,6 +151,13 @@ func (r *Reach) selectsGroup(g *group) bool {
 
 // planLocked finds out what a change can touch, before anything is changed.
 func (m *Matcher) planLocked(view View, changed []resource.Key) *update {
+	u := m.changesLocked(view, changed)
+	u.spread()
+	return u
+}
+
+// changesLocked prepares what changes itself.
+func (m *Matcher) changesLocked(view View, changed []resource.Key) *update {
 	u := &update{
 		m: m, view: view,
 		policies:   map[resource.Key]*Policy{},
@@ -157,7 +182,6 @@ func (m *Matcher) planLocked(view View, changed []resource.Key) *update {
 			u.compile(dependent)
 		}
 	}
-	u.spread()
 	return u
 }
 

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/livematch"
 	"meridian/internal/past"
 	"meridian/internal/plan"
-	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"
@@ -23,10 +25,9 @@ import (
 // among it.
 type pastStates struct {
 	// stores are those that the zone reads, the one first whose revision answers have.
-	stores []*store.Store
-	now    func() time.Time
-	// matcher returns one without resources.
-	matcher func() *policy.Matcher
+	stores  []*store.Store
+	now     func() time.Time
+	earlier *livematch.Earlier
 }
 
 // from is the point that a question about an earlier state is answered from: that which it
@@ -39,39 +40,50 @@ func from(req *meridianv1.InspectRequest) *meridianv1.PointInTime {
 }
 
 // at returns what a question about an earlier state is answered from.
-func (p *pastStates) at(req *meridianv1.InspectRequest) (policy.View, resource.Revision, error) {
+func (p *pastStates) at(req *meridianv1.InspectRequest) (state livematch.State, err error) {
 	first := p.stores[0]
 	if req.GetThenFrom() == 0 {
-		state, err := past.At(first, from(req), p.now())
+		then, err := past.At(first, from(req), p.now())
 		if err != nil {
-			return nil, 0, err
+			return state, err
 		}
-		return p.with(state), state.Revision(), nil
+		return p.with(then), nil
 	}
 	// The global has the contents: it says what was otherwise.
 	newest, err := past.At(first, from(req), p.now())
 	if err != nil {
-		return nil, 0, rpcerr.New(rpcerr.Unavailable, "BEHIND", "the zone does not have revision %d, from which the global counts back: %w", req.GetThenFrom(), err)
+		return state, rpcerr.New(rpcerr.Unavailable, "BEHIND", "the zone does not have revision %d, from which the global counts back: %w", req.GetThenFrom(), err)
 	}
 	batch := &plan.Batch{}
+	told := p.earlier.Told()
 	for _, m := range req.GetThenWritten() {
+		key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}
+		if r := told[key]; r != nil && proto.Equal(admin.Encode(r), m) {
+			batch.Written = append(batch.Written, r) // decoded for a question before
+			continue
+		}
 		r, _, err := admin.Decode(m)
 		if err != nil {
-			return nil, 0, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "the zone cannot use a resource of the earlier state: %w", err)
+			return state, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "the zone cannot use a resource of the earlier state: %w", err)
 		}
 		batch.Written = append(batch.Written, r)
 	}
 	for _, k := range req.GetThenDeleted() {
 		batch.Deleted = append(batch.Deleted, resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()})
 	}
-	return batch.On(p.with(newest)), resource.Revision(req.GetAt().GetRevision()), nil
+	state = p.with(newest)
+	state.View, state.AsOf = batch.On(state.View), resource.Revision(req.GetAt().GetRevision())
+	state.Otherwise, state.Without = batch.Written, batch.Deleted
+	return state, nil
 }
 
 // with adds what the zone itself owns, as it is now.
-func (p *pastStates) with(state *store.Past) store.Reader {
-	var all store.Reader = state
+func (p *pastStates) with(then *store.Past) livematch.State {
+	var all livematch.State
+	all.Of(p.stores[0], then, then.History())
 	for _, s := range p.stores[1:] {
-		all = store.Union(all, s.View())
+		view := s.View()
+		all.Of(s, view, view.Epoch().Random)
 	}
 	return all
 }
@@ -82,18 +94,7 @@ func (p *pastStates) read(ctx context.Context, at *meridianv1.PointInTime) (stor
 	if err != nil {
 		return nil, err
 	}
-	return p.with(state), nil
-}
-
-// then is a question.Source of one earlier state.
-type then struct {
-	matcher *policy.Matcher
-	asOf    resource.Revision
-}
-
-// Read implements question.Source.
-func (t then) Read(ask func(m *policy.Matcher, asOf resource.Revision) error) error {
-	return ask(t.matcher, t.asOf)
+	return p.with(state).View, nil
 }
 
 // inspectThen answers a question about an earlier state. What proxies do with it is not
@@ -108,14 +109,12 @@ func (s *inspectService) inspectThen(ctx context.Context, who turns.Caller, req 
 	var answered question.Answered
 	var revision resource.Revision
 	err := s.turns.Question(ctx, who, func() error {
-		view, rev, err := s.past.at(req)
+		state, err := s.past.at(req)
 		if err != nil {
 			return err
 		}
-		revision = rev
-		matcher := s.past.matcher()
-		matcher.Reset(view)
-		answered, err = question.Answer(asked, then{matcher, rev}, question.At{Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone})
+		revision = state.AsOf
+		answered, err = question.Answer(asked, s.past.earlier.At(state), question.At{Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone})
 		return err
 	})
 	switch {

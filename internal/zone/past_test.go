@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
@@ -39,8 +40,10 @@ func TestInspectThen(t *testing.T) {
 		`{"networking":{"address":"127.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"web"}}],"outbound":[{"port":81,"tags":{"kuma.io/service":"backend"}}]}}`))
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
+	live := livematch.New(engines.NewMatcher(compiler), replica, local)
+	earlier := livematch.NewEarlier(func() (*policy.Matcher, livematch.State) { return live.Fork(engines.Followers(compiler)...) })
 	s := &inspectService{zone: "east", turns: turns.NewServer(), past: &pastStates{
-		stores: []*store.Store{replica, local}, now: time.Now, matcher: func() *policy.Matcher { return engines.NewMatcher(compiler) },
+		stores: []*store.Store{replica, local}, now: time.Now, earlier: earlier,
 	}}
 	ask := func(q question.Question, change func(*meridianv1.InspectRequest)) (*meridianv1.InspectResponse, error) {
 		req := question.Request(q, "default", "")

@@ -311,9 +311,9 @@ func (z *zone) assemble() error {
 	z.inspect.resources, z.inspect.world = z.resources, z.world
 	z.inspect.past = &pastStates{
 		stores: z.stores(), now: z.Now,
-		matcher: func() *policy.Matcher {
-			return engines.NewMatcher(z.Conditions).Following(world.New(resource.ZoneName(z.cfg.Name)))
-		},
+		earlier: livematch.NewEarlier(func() (*policy.Matcher, livematch.State) {
+			return z.Matching.Fork(engines.Followers(z.Conditions)...) // no question about the past needs the world
+		}),
 	}
 	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})

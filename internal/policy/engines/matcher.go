@@ -11,5 +11,14 @@ import (
 // that are only tried would do.
 // It holds no resources until Reset.
 func NewMatcher(compiler *condition.Compiler) *policy.Matcher {
-	return policy.NewMatcher(All()...).Following(inherit.New(compiler)).Following(Trial())
+	m := policy.NewMatcher(All()...)
+	for _, f := range Followers(compiler) {
+		m.Following(f)
+	}
+	return m
+}
+
+// Followers returns new ones of those that NewMatcher has.
+func Followers(compiler *condition.Compiler) []policy.Follower {
+	return []policy.Follower{inherit.New(compiler), Trial()}
 }
