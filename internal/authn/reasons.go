@@ -15,6 +15,8 @@ const maxReasons = 16
 type reasons struct {
 	mu    sync.Mutex
 	rules []string // guarded by mu
+	// exceptions are what the request was exempted from. Guarded by mu.
+	exceptions []string
 }
 
 type reasonsKey struct{}
@@ -40,8 +42,20 @@ func AddReason(ctx context.Context, rule fmt.Stringer) {
 	}
 }
 
-// Reasons returns the access rules that permitted a request, in the order in which
-// they were evaluated.
+// SetExceptions records what a request was exempted from, in place of what was recorded
+// before. Without CollectReasons it does nothing.
+func SetExceptions(ctx context.Context, exceptions ...string) {
+	r, ok := ctx.Value(reasonsKey{}).(*reasons)
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.exceptions = exceptions
+}
+
+// Reasons returns what a request was exempted from, and then the access rules that
+// permitted it, in the order in which they were evaluated.
 func Reasons(ctx context.Context) []string {
 	r, ok := ctx.Value(reasonsKey{}).(*reasons)
 	if !ok {
@@ -49,5 +63,5 @@ func Reasons(ctx context.Context) []string {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.rules)
+	return slices.Concat(r.exceptions, r.rules)
 }

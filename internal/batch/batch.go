@@ -61,7 +61,7 @@ func send[Q, R any](ctx context.Context, req *Q, split func(*Q, func(*Q) error) 
 
 // splitApply calls send with the messages of a batch, in order.
 func splitApply(req *meridianv1.ApplyRequest, send func(*meridianv1.ApplyRequest) error) error {
-	next := &meridianv1.ApplyRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), KeepTimes: req.GetKeepTimes(), Plan: req.GetPlan()}
+	next := &meridianv1.ApplyRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), KeepTimes: req.GetKeepTimes(), Plan: req.GetPlan(), SkipTests: req.GetSkipTests()}
 	size := 0
 	flush := func() error {
 		out := next
@@ -114,7 +114,7 @@ func splitConditions(conditions []*meridianv1.VersionCondition, size int, flush 
 
 // splitDelete calls send with the messages of a batch, in order.
 func splitDelete(req *meridianv1.DeleteRequest, send func(*meridianv1.DeleteRequest) error) error {
-	next := &meridianv1.DeleteRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), Plan: req.GetPlan()}
+	next := &meridianv1.DeleteRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), Plan: req.GetPlan(), SkipTests: req.GetSkipTests()}
 	size := 0
 	flush := func() error {
 		out := next

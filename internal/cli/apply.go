@@ -28,6 +28,8 @@ type applyOptions struct {
 	wait      string
 	force     bool
 	keepTimes bool
+	// skipTests writes what breaks the tests of a mesh.
+	skipTests bool
 	// connectedOnly leaves out zones that are not connected.
 	connectedOnly bool
 	// yes makes a change that takes access away without a question.
@@ -75,6 +77,7 @@ What takes access away is shown first, and on a terminal asked about; --yes answ
 	bindDryRun(cmd, &o.dryRun, "client: validate documents only; server: do everything but write")
 	bindIfVersion(cmd, &o.ifVersion, "apply only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; 0: it must not exist; repeatable")
 	bindForce(cmd, &o.force)
+	bindSkipTests(cmd, &o.skipTests)
 	bindYes(cmd, &o.yes)
 	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
 	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")
@@ -97,6 +100,11 @@ func bindYes(cmd *cobra.Command, yes *bool) {
 // bindForce defines --force.
 func bindForce(cmd *cobra.Command, force *bool) {
 	cmd.Flags().BoolVar(force, "force", false, "skip the privilege-escalation, last-admin, foreign-trust and CA rotation checks (members of mesh-system:admin)")
+}
+
+// bindSkipTests defines --skip-tests.
+func bindSkipTests(cmd *cobra.Command, skip *bool) {
+	cmd.Flags().BoolVar(skip, "skip-tests", false, "write although tests that the mesh carries fail then (takes the right to delete its MeshTest; the audit log says which)")
 }
 
 func (o *applyOptions) check() error {
@@ -135,7 +143,7 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if !o.force {
 		conditions = documentVersions(resources, conditions)
 	}
-	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, KeepTimes: o.keepTimes}
+	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, KeepTimes: o.keepTimes, SkipTests: o.skipTests}
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}

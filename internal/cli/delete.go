@@ -36,6 +36,7 @@ is connected is deleted only with --force.`,
 	bindDryRun(cmd, &o.dryRun, "server: do everything but delete")
 	bindIfVersion(cmd, &o.ifVersion, "delete only if this version is stored: VERSION of the one resource, or KIND/NAME=VERSION; VERSION@REVISION also names the revision that wrote it; repeatable")
 	bindForce(cmd, &o.force)
+	bindSkipTests(cmd, &o.skipTests)
 	bindYes(cmd, &o.yes)
 	return cmd
 }
@@ -57,7 +58,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 			return err
 		}
 	}
-	request := &meridianv1.DeleteRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force}
+	request := &meridianv1.DeleteRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, SkipTests: o.skipTests}
 	for _, k := range keys {
 		request.Keys = append(request.Keys, messageKey(k))
 	}

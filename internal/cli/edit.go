@@ -25,7 +25,7 @@ const editPrefix = "# meridian: "
 
 func newEditCommand(a *app) *cobra.Command {
 	var mesh *meshFlag
-	var force bool
+	var force, skipTests bool
 	cmd := &cobra.Command{
 		Use:   "edit KIND NAME | KIND/NAME",
 		Short: "Edit a stored resource in an editor and apply it",
@@ -42,6 +42,7 @@ file, whose name is printed.`,
 	}
 	mesh = bindMesh(cmd)
 	bindForce(cmd, &force)
+	bindSkipTests(cmd, &skipTests)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		args = splitSlash(args)
 		kind, err := lookupKind(args[0])
@@ -51,12 +52,12 @@ file, whose name is printed.`,
 		if err := mesh.check(); err != nil {
 			return err
 		}
-		return a.edit(cmd.Context(), kind, mesh.name, args[1], force)
+		return a.edit(cmd.Context(), kind, mesh.name, args[1], force, skipTests)
 	}
 	return cmd
 }
 
-func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name string, force bool) (err error) {
+func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name string, force, skipTests bool) (err error) {
 	stored, err := a.fetch(ctx, kind, mesh, name, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name st
 		return err
 	}
 	request := &meridianv1.ApplyRequest{
-		Resources: []*meridianv1.Resource{client.Encode(document.Resource)}, RequestId: rand.Text(), Force: force,
+		Resources: []*meridianv1.Resource{client.Encode(document.Resource)}, RequestId: rand.Text(), Force: force, SkipTests: skipTests,
 		IfVersions: asStored(stored),
 	}
 	c, err := a.connect()

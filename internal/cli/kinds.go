@@ -18,7 +18,7 @@ var shortNames = map[string]resource.Kind{
 	"http": resource.KindHTTPRoute, "it": resource.KindIssuedToken, "m": resource.KindMesh, "mcb": resource.KindMeshCircuitBreaker, "met": resource.KindMeshEnvoyTemplate,
 	"mg": resource.KindMeshGateway, "mgr": resource.KindMeshGatewayRoute, "mhc": resource.KindMeshHealthCheck, "mhf": resource.KindMeshHTTPFault, "ml": resource.KindMeshLogging,
 	"mm": resource.KindMeshMetrics, "mrl": resource.KindMeshRateLimit, "mrr": resource.KindMeshRequestRetry, "mt": resource.KindMeshTracing, "mtp": resource.KindMeshTrafficPermission,
-	"mtr": resource.KindMeshTrafficRoute, "mut": resource.KindMeshUpstreamTimeout, "ns": resource.KindNamespace, "mvo": resource.KindMeshVirtualOutbound, "pt": resource.KindProxyTemplate,
+	"mtest": resource.KindMeshTest, "mtr": resource.KindMeshTrafficRoute, "mut": resource.KindMeshUpstreamTimeout, "ns": resource.KindNamespace, "mvo": resource.KindMeshVirtualOutbound, "pt": resource.KindProxyTemplate,
 	"ro": resource.KindRollout, "rl": resource.KindRateLimit, "rlp": resource.KindRateLimitPolicy, "rt": resource.KindRetry, "sec": resource.KindSecret, "sk": resource.KindSigningKey, "rev": resource.KindTokenRevocation,
 	"tl": resource.KindTrafficLog, "to": resource.KindTimeout, "tp": resource.KindTrafficPermission, "tr": resource.KindTrafficRoute, "tt": resource.KindTrafficTrace,
 	"vo": resource.KindVirtualOutbound, "z": resource.KindZone,

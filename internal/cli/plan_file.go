@@ -252,6 +252,7 @@ func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposa
 		return a.sendRollback(ctx, c, request, o.output.Value)
 	case len(change.deleted) > 0:
 		request := change.deletion(false)
+		request.SkipTests = o.skipTests
 		request.RequestId = rand.Text()
 		response, err := client.Ask(ctx, c, (*client.Client).DeleteBatch, request)
 		if err != nil {
@@ -260,6 +261,7 @@ func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposa
 		return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), nil)
 	}
 	request := change.write(false)
+	request.SkipTests = o.skipTests
 	request.RequestId = rand.Text()
 	return a.sendApply(ctx, c, request, o)
 }

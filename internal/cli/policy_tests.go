@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -41,7 +42,8 @@ func newTestCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test FILE|DIR…",
 		Short: "Run the tests of policies that stand beside them",
-		Long: `Run the cases of all documents of kind PolicyTest in files and directories: which
+		Long: `Run the cases of all documents of kind PolicyTest and MeshTest in files and
+directories: which
 connections are allowed, what a setting is, what holds for every dataplane,
 connection or route, and who may change what. The answers come from the other
 documents there, without a server; with --live from the control plane.
@@ -75,15 +77,17 @@ func (a *app) testPolicies(cmd *cobra.Command, paths []string, o *policyTests) e
 	if err != nil {
 		return err
 	}
-	offline, err := a.offlineTests(cmd, resourcesOf(documents), o.zone)
+	offline, err := a.newOfflineTests(cmd, resourcesOf(documents), o.zone)
 	if err != nil {
 		return err
 	}
 	var source expectation.Source = offline
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
+	var live *liveTests
 	if o.live {
-		source = &liveTests{Offline: *offline, app: a, cmd: cmd, zone: o.zone, stop: stop, complete: map[resource.MeshName]error{}}
+		live = &liveTests{offlineTests: *offline, app: a, cmd: cmd, zone: o.zone, stop: stop, complete: map[resource.MeshName]error{}}
+		source = live
 	}
 	runner, err := expectation.New(source)
 	if err != nil {
@@ -93,8 +97,15 @@ func (a *app) testPolicies(cmd *cobra.Command, paths []string, o *policyTests) e
 	if err != nil {
 		return err
 	}
+	view := func(context.Context, resource.MeshName) (policy.View, error) { return offline.stored, nil }
+	if live != nil {
+		view = live.view
+	}
+	if err := runCarried(ctx, report, documents, view); err != nil {
+		return err
+	}
 	if o.coverage {
-		report.Coverage = runner.Coverage(resourcesOf(documents))
+		report.Cover(resourcesOf(documents))
 	}
 	if err := a.printTests(o.output.Value, report); err != nil {
 		return err
@@ -135,14 +146,47 @@ func (a *app) loadTests(from *sources) ([]*expectation.File, []resource.Document
 		return nil, nil, err
 	case len(invalid) > 0:
 		return nil, nil, inputFailure(invalid)
-	case len(files) == 0:
-		return nil, nil, exit.Usagef("there is no document of kind %s in what was read", resource.PolicyTestKind)
+	case len(files) == 0 && !slices.ContainsFunc(documents, func(d resource.Document) bool { return d.Resource.Key().Kind == resource.KindMeshTest }):
+		return nil, nil, exit.Usagef("there is no document of kind %s or %s in what was read", resource.PolicyTestKind, resource.KindMeshTest)
 	}
 	return files, documents, nil
 }
 
+// runCarried adds to a report what becomes of the tests that meshes carry, in documents of
+// kind MeshTest. view returns what they run on.
+func runCarried(ctx context.Context, report *expectation.Report, documents []resource.Document, view func(context.Context, resource.MeshName) (policy.View, error)) error {
+	var carried *expectation.Carried
+	for i := range documents {
+		d := &documents[i]
+		if d.Resource.Key().Kind != resource.KindMeshTest {
+			continue
+		}
+		var err error
+		if carried == nil {
+			if carried, err = expectation.NewCarried(); err != nil {
+				return err
+			}
+		}
+		on, err := view(ctx, d.Resource.Key().Mesh)
+		if err != nil {
+			return err
+		}
+		of, err := carried.RunAt(ctx, on, d.Resource, d.Source, d.CaseLines)
+		if err != nil {
+			return err
+		}
+		report.Add(of)
+	}
+	return nil
+}
+
 // offlineTests answers from resources.
-func (a *app) offlineTests(cmd *cobra.Command, resources []*resource.Resource, zone string) (*expectation.Offline, error) {
+type offlineTests struct {
+	expectation.Offline
+	stored *policy.Snapshot
+}
+
+func (a *app) newOfflineTests(cmd *cobra.Command, resources []*resource.Resource, zone string) (*offlineTests, error) {
 	matcher, in, err := matcherOf(resources, zone)
 	if err != nil {
 		return nil, err
@@ -154,7 +198,7 @@ func (a *app) offlineTests(cmd *cobra.Command, resources []*resource.Resource, z
 	get := func(key resource.Key) (*resource.Resource, bool) { r, ok := stored[key]; return r, ok }
 	rules := policy.NewSnapshot(resources...)
 	set := rbac.Compile(rules)
-	return &expectation.Offline{Matcher: matcher, Zone: in, Access: func(_ context.Context, test string, mesh resource.MeshName, c *expectation.AccessCase) (bool, []string, error) {
+	return &offlineTests{stored: rules, Offline: expectation.Offline{Matcher: matcher, Zone: in, Access: func(_ context.Context, test string, mesh resource.MeshName, c *expectation.AccessCase) (bool, []string, error) {
 		return a.canAll(cmd, test, mesh, c, func(q rbac.Question) (rbac.Answer, error) {
 			q.Stored, q.Rules = get, rules
 			if old, ok := get(q.Key); ok && q.Old == nil {
@@ -162,7 +206,7 @@ func (a *app) offlineTests(cmd *cobra.Command, resources []*resource.Resource, z
 			}
 			return set.Ask(rbac.Subject{Name: c.As, Groups: c.Groups}, q), nil
 		})
-	}}, nil
+	}}}, nil
 }
 
 // canAll asks for the access of a case to every resource of its file.
@@ -205,7 +249,7 @@ func (a *app) canAll(cmd *cobra.Command, test string, mesh resource.MeshName, c 
 // liveTests answers from a control plane. What is over all dataplanes or routes is
 // worked out of its resources, which are read once.
 type liveTests struct {
-	expectation.Offline
+	offlineTests
 	app  *app
 	cmd  *cobra.Command
 	zone string
@@ -314,9 +358,9 @@ func (l *liveTests) readAll(ctx context.Context) error {
 		}
 		resources = append(resources, built)
 	}
-	offline, err := l.app.offlineTests(l.cmd, resources, l.zone)
+	offline, err := l.app.newOfflineTests(l.cmd, resources, l.zone)
 	if err == nil {
-		l.Matcher, l.Zone = offline.Matcher, offline.Zone
+		l.Matcher, l.Zone, l.stored = offline.Matcher, offline.Zone, offline.stored
 	}
 	return err
 }
@@ -353,6 +397,12 @@ func (l *liveTests) hasDataplanes() error {
 		return errors.New("a global has no dataplanes: run what is over dataplanes and connections with the configuration of a zone, such as --config ZONE/admin.yaml")
 	}
 	return nil
+}
+
+// view is what the tests that a mesh carries run on.
+func (l *liveTests) view(ctx context.Context, mesh resource.MeshName) (policy.View, error) {
+	err := l.load(ctx, mesh)
+	return l.stored, err
 }
 
 // Dataplanes implements expectation.Source.

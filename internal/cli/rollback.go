@@ -22,6 +22,8 @@ type rollbackOptions struct {
 	kinds         []string
 	mesh          *meshFlag
 	dryRun, force bool
+	// skipTests goes back although tests of a mesh fail then.
+	skipTests bool
 	// yes goes back without a question.
 	yes    bool
 	output *print.FormatFlag
@@ -59,6 +61,7 @@ first, and on a terminal asked about; --yes answers.`,
 	}
 	bindRollback(cmd, &o)
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "do everything but write")
+	bindSkipTests(cmd, &o.skipTests)
 	bindYes(cmd, &o.yes)
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML, print.FormatName)
 	return cmd
@@ -80,7 +83,7 @@ func (o *rollbackOptions) request(args []string) (*meridianv1.RollbackRequest, e
 	if err := o.mesh.check(); err != nil {
 		return nil, err
 	}
-	request := &meridianv1.RollbackRequest{To: o.to.point, DryRun: o.dryRun, Force: o.force}
+	request := &meridianv1.RollbackRequest{To: o.to.point, DryRun: o.dryRun, Force: o.force, SkipTests: o.skipTests}
 	for _, name := range o.kinds {
 		kind, err := lookupKind(name)
 		if err != nil {

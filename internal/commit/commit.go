@@ -146,10 +146,11 @@ func required(batch Batch) []store.Precondition {
 func outdated(err error, conditions []Condition) bool {
 	var (
 		rules    *store.AccessChangedError
+		part     *store.PartChangedError
 		conflict *store.ConflictError
 	)
 	switch {
-	case errors.As(err, &rules):
+	case errors.As(err, &rules), errors.As(err, &part):
 		return true
 	case errors.As(err, &conflict):
 		return !slices.ContainsFunc(conditions, func(c Condition) bool {

@@ -191,16 +191,17 @@ func TestConnectionsAsAsked(t *testing.T) {
 }
 
 func TestCoverage(t *testing.T) {
-	_, runner, resources := run(t, shop+`---
+	report, _, resources := run(t, shop+`---
 kind: PolicyTest
 cases:
 - {name: a, connection: {from: web-1, to: backend-1}, expect: allowed}
 - {name: b, dataplane: web-1, kind: Timeout, to: backend, field: connectTimeout, expect: 5s}
 - {name: c, over: dataplanes, invariant: "true"}
 `)
+	report.Cover(resources)
 	require.Equal(t, &expectation.Coverage{Policies: 4, Tested: 2, Untested: []expectation.Policy{
 		{Kind: resource.KindTimeout, Mesh: "default", Name: "nowhere"}, {Kind: resource.KindRateLimit, Mesh: "default", Name: "limit"},
-	}}, runner.Coverage(resources))
+	}}, report.Coverage)
 }
 
 func TestReports(t *testing.T) {

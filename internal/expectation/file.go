@@ -1,25 +1,16 @@
 package expectation
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 
 	"meridian/internal/doctree"
 	"meridian/internal/resource"
 )
 
-// What an invariant can be over.
-const (
-	OverConnections = "connections"
-	OverDataplanes  = "dataplanes"
-	OverRoutes      = "routes"
-)
-
 // What a connection or an access can be expected to be.
 const (
-	Allowed = "allowed"
-	Denied  = "denied"
+	Allowed = resource.Allowed
+	Denied  = resource.Denied
 	Yes     = "yes"
 	No      = "no"
 )
@@ -35,41 +26,18 @@ type File struct {
 	Cases  []Case            `json:"cases" required:"true"`
 }
 
-// Case is one expectation. Exactly one of Connection, Dataplane, Invariant and Access
-// says what it is about.
+// Case is one expectation: that of a resource.TestCase, or of Access.
 type Case struct {
-	Name string `json:"name" required:"true" notEmpty:"true"`
-
-	Connection *ConnectionCase `json:"connection,omitempty"`
-
-	// Dataplane, Kind and Field ask for a setting: of the outbounds to the service To,
-	// of what holds for calls from the dataplane From, or else of the dataplane and its
-	// inbounds.
-	Dataplane string        `json:"dataplane,omitempty"`
-	Kind      resource.Kind `json:"kind,omitempty"`
-	To        string        `json:"to,omitempty"`
-	From      string        `json:"from,omitempty"`
-	Field     string        `json:"field,omitempty"`
-
-	Invariant string `json:"invariant,omitempty"`
-	Over      string `json:"over,omitempty" enum:"connections|dataplanes|routes"`
+	resource.TestCase
 
 	Access *AccessCase `json:"access,omitempty"`
-
-	// Expect is the expectation as JSON; nil if there is none.
-	Expect json.RawMessage `json:"expect,omitempty"`
 
 	// line is where the case begins in its source, from 1.
 	line int
 }
 
 // ConnectionCase is a connection between dataplanes of the file's mesh.
-type ConnectionCase struct {
-	From     string            `json:"from,omitempty"`
-	FromTags map[string]string `json:"fromTags,omitempty"`
-	To       string            `json:"to" required:"true" notEmpty:"true"`
-	Port     uint32            `json:"port,omitempty" max:"65535"`
-}
+type ConnectionCase = resource.TestConnection
 
 // AccessCase is a request of a user.
 type AccessCase struct {
@@ -109,65 +77,8 @@ func Parse(source string, document *doctree.Node) (*File, []resource.Problem) {
 
 // check reports a case that asks for nothing, or for several things.
 func (c *Case) check() error {
-	subjects := 0
-	for _, is := range []bool{c.Connection != nil, c.Dataplane != "", c.Invariant != "", c.Access != nil} {
-		if is {
-			subjects++
-		}
+	if err := c.Check("`connection`, `dataplane`, `invariant` and `access`", c.Access != nil); err != nil || c.Access == nil {
+		return err
 	}
-	if subjects != 1 {
-		return fmt.Errorf("write one of `connection`, `dataplane`, `invariant` and `access`; there are %d", subjects)
-	}
-	if c.Dataplane == "" && (c.Kind != "" || c.To != "" || c.From != "" || c.Field != "") {
-		return fmt.Errorf("`kind`, `to`, `from` and `field` go with `dataplane`")
-	}
-	if c.Invariant == "" && c.Over != "" {
-		return fmt.Errorf("`over` goes with `invariant`")
-	}
-	switch {
-	case c.Connection != nil:
-		if (c.Connection.From == "") == (len(c.Connection.FromTags) == 0) {
-			return fmt.Errorf("write either `connection.from`, a dataplane, or `connection.fromTags`")
-		}
-		return c.oneOf(Allowed, Denied)
-	case c.Access != nil:
-		return c.oneOf(Yes, No)
-	case c.Invariant != "":
-		if c.Over == "" {
-			return fmt.Errorf("`over` is required: %s, %s or %s", OverConnections, OverDataplanes, OverRoutes)
-		}
-		if c.Expect != nil {
-			return fmt.Errorf("an invariant is expected to be true everywhere: leave `expect` out")
-		}
-		return nil
-	}
-	d, known := resource.Describe(c.Kind)
-	switch {
-	case c.Kind == "" || c.Field == "":
-		return fmt.Errorf("`kind` and `field` are required: the setting that is expected")
-	case !known || d.Class != resource.SourceDestination && d.Class != resource.TargetRef:
-		return fmt.Errorf("`kind`: %q is no kind of policy for dataplanes", doctree.Clip(string(c.Kind)))
-	case c.To != "" && c.From != "":
-		return fmt.Errorf("write `to` for an outbound, or `from` for a caller, not both")
-	case c.Expect == nil:
-		return fmt.Errorf("`expect` is required: a value, a comparison such as \"<= 30s\", or null where nothing is to be set")
-	}
-	return nil
-}
-
-// oneOf demands that the expectation is one of two words.
-func (c *Case) oneOf(words ...string) error {
-	if !slices.Contains(words, c.word()) {
-		return fmt.Errorf("`expect` is required: %s or %s", words[0], words[1])
-	}
-	return nil
-}
-
-// word returns the expectation if it is a string.
-func (c *Case) word() string {
-	var word string
-	if json.Unmarshal(c.Expect, &word) != nil {
-		return ""
-	}
-	return word
+	return c.OneOf(Yes, No)
 }

@@ -21,6 +21,7 @@ type Document struct {
 	TruncatedRights int                 `json:"truncatedRights,omitempty"`
 	Warnings        []string            `json:"warnings"`
 	Emptied         []resource.MeshName `json:"emptied,omitempty"`
+	BrokenTests     []BrokenTests       `json:"brokenTests,omitempty"`
 	Hidden          bool                `json:"hidden,omitempty"`
 	Incomplete      []answer.Absence    `json:"incomplete"`
 }
@@ -55,7 +56,7 @@ type FieldRow struct {
 func (p *Plan) Document() *Document {
 	d := &Document{
 		AsOf: p.AsOf, Changes: p.Changes, Connections: []ConnectionRow{}, Fields: []FieldRow{},
-		Routes: p.Routes, Rights: p.Rights, Warnings: append([]string{}, p.Warnings...), Emptied: p.Emptied, Hidden: p.Hidden, Incomplete: p.Incomplete,
+		Routes: p.Routes, Rights: p.Rights, Warnings: append([]string{}, p.Warnings...), Emptied: p.Emptied, BrokenTests: p.BrokenTests, Hidden: p.Hidden, Incomplete: p.Incomplete,
 		TruncatedRoutes: p.Left.Routes, TruncatedRights: p.Left.Rights,
 		Truncated: p.Left.Connections + p.Left.Unexamined, TruncatedFields: p.Left.Fields,
 	}

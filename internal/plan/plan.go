@@ -37,6 +37,9 @@ type Plan struct {
 	Warnings []string `json:"warnings"`
 	// Emptied are the meshes that would be left without the policies that they have.
 	Emptied []resource.MeshName `json:"emptied,omitempty"`
+	// BrokenTests are those that meshes carry and that would fail: the change would be
+	// refused.
+	BrokenTests []BrokenTests `json:"brokenTests,omitempty"`
 	// Places are the changed policies that attach to dataplanes.
 	Places []Place `json:"places,omitempty"`
 	// Hidden: what the change does to resources that the caller may not read is not in it.
@@ -58,6 +61,24 @@ type Left struct {
 	// Unexamined are connections that were not looked at, because there are too many
 	// different ones.
 	Unexamined int `json:"unexamined,omitempty"`
+}
+
+// BrokenTests are tests of a mesh that a change would break, Count of the Of that it
+// carries.
+type BrokenTests struct {
+	Mesh  resource.MeshName `json:"mesh"`
+	Count int               `json:"count"`
+	Of    int               `json:"of"`
+	// GaveUp is why the tests were not run to their end; empty if they were.
+	GaveUp string `json:"gaveUp,omitempty"`
+	// Cases are the first of them; none for a caller who may not read all of the mesh.
+	Cases []BrokenTest `json:"cases,omitempty"`
+}
+
+// BrokenTest is a case that would fail.
+type BrokenTest struct {
+	Name    string `json:"name"`
+	Message string `json:"message"`
 }
 
 // Change is what would become of a resource: created, updated, unchanged or deleted.

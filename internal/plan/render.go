@@ -31,6 +31,7 @@ func (p *Plan) Render(w io.Writer) error {
 	for _, mesh := range p.Emptied {
 		fmt.Fprintf(&b, "Warning: mesh %s would be left without policies\n", mesh)
 	}
+	p.renderTests(&b)
 	for _, warning := range p.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
 	}
@@ -42,6 +43,21 @@ func (p *Plan) Render(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, texttable.Escape(b.String()))
 	return err
+}
+
+// renderTests prints the tests for which the change would be refused.
+func (p *Plan) renderTests(b *strings.Builder) {
+	for i := range p.BrokenTests {
+		t := &p.BrokenTests[i]
+		if t.GaveUp != "" {
+			fmt.Fprintf(b, "Refused: mesh %s: %s\n", t.Mesh, t.GaveUp)
+			continue
+		}
+		fmt.Fprintf(b, "Refused: it breaks %d of the %d tests that mesh %s carries\n", t.Count, t.Of, t.Mesh)
+		for _, c := range t.Cases {
+			fmt.Fprintf(b, "  %s: %s\n", strings.ReplaceAll(c.Name, "\n", " "), strings.ReplaceAll(c.Message, "\n", " "))
+		}
+	}
 }
 
 // section prints lines under a title; more counts those that are not among them.

@@ -69,6 +69,7 @@ func checkKey(d *Descriptor, key Key, report *Report) {
 			report.Errorf("mesh", "%s", err)
 		}
 	}
+	checkMeshTestName(key, report)
 }
 
 // unknownKind says so, with the kind that was probably meant.

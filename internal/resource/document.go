@@ -59,6 +59,8 @@ type Document struct {
 	Index int
 	// Line is where the document begins, from 1.
 	Line int
+	// CaseLines are where the cases of a MeshTest begin, from 1; nil for other kinds.
+	CaseLines []int
 	// Problems are warnings and advice.
 	Problems []Problem
 }
@@ -155,9 +157,11 @@ func decodeDocument(n *doctree.Node, repeats bool, opts DecodeOptions) (Document
 		doctree.Duplicates(n, Root, report.repeated)
 	}
 	e.read(n, opts, report)
+	checkMeshTestName(e.meta.Key, report)
 	report.curb()
 	locate(n, report.Problems)
 	var resource *Resource
+	var caseLines []int
 	if e.descriptor != nil && e.spec != nil {
 		content, below := &Report{}, n // where the paths of the spec begin
 		if n.Get("spec") == e.spec {
@@ -169,12 +173,17 @@ func decodeDocument(n *doctree.Node, repeats bool, opts DecodeOptions) (Document
 		locate(below, content.Problems)
 		report.Problems = append(report.Problems, content.Problems...)
 		resource = New(e.meta, spec, canonical)
+		if tests, ok := spec.(*MeshTest); ok {
+			for i := range tests.Cases {
+				caseLines = append(caseLines, doctree.LineAt(below, Path("cases").Index(i)))
+			}
+		}
 	}
 	if report.Failed() {
 		slices.SortStableFunc(report.Problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
 		return Document{}, &DocumentError{Key: e.meta.Key, Problems: report.Problems}
 	}
-	return Document{Resource: resource, Problems: report.Problems}, nil
+	return Document{Resource: resource, CaseLines: caseLines, Problems: report.Problems}, nil
 }
 
 // locate fills in the lines of problems below n.

@@ -97,6 +97,7 @@ const (
 	KindIssuedToken     Kind = "IssuedToken"
 	KindNamespace       Kind = "Namespace"
 	KindRollout         Kind = "Rollout"
+	KindMeshTest        Kind = "MeshTest"
 
 	// Source/destination policies (§3).
 	KindTrafficPermission Kind = "TrafficPermission"
@@ -205,6 +206,11 @@ func infrastructureKinds() []Descriptor {
 			Kind: KindRollout, Plural: "rollouts", Scope: GlobalScoped, Owner: OwnedByGlobal, Synced: true,
 			Summary: "A change of several resources that some zones have before others; made by `meridian apply --rollout`.",
 			New:     func() Spec { return new(Rollout) },
+		},
+		{
+			Kind: KindMeshTest, Plural: "mesh-tests", Scope: MeshScoped, Owner: OwnedByGlobal,
+			Summary: "The tests that a mesh carries: a write after which one of them fails is refused.",
+			New:     func() Spec { return new(MeshTest) },
 		},
 	}
 }

@@ -61,6 +61,15 @@ type Epoch struct {
 	Random uint64
 }
 
+// Part is what a mesh had of some kinds when a batch was decided. To look whether it
+// still has costs a walk over those resources.
+type Part struct {
+	Mesh  resource.MeshName
+	Kinds []resource.Kind
+	// Digest is that of View.PartDigest.
+	Digest Digest
+}
+
 // Txn is one atomic batch, everything that Apply needs as data.
 type Txn struct {
 	// RequestID names the attempt; a batch whose id was applied before is not
@@ -77,6 +86,8 @@ type Txn struct {
 	// UnchangedSince, unless nil, is the last revision that may have changed anything:
 	// the batch was decided on all of the state.
 	UnchangedSince *resource.Revision
+	// Parts are those parts of the state that the batch was decided on.
+	Parts []Part
 	// SetEpoch, unless nil, becomes the store's epoch.
 	SetEpoch *Epoch
 	// Note travels with the batch through the log, outside of its command, for
@@ -124,7 +135,7 @@ type Result struct {
 	// is the result of that time.
 	Duplicate bool
 	// Err says why nothing was applied: *ConflictError, *AccessChangedError, *ChangedError,
-	// *MeshMissingError, *MeshNotEmptyError, *InvalidOpError or *RestoreError.
+	// *PartChangedError, *MeshMissingError, *MeshNotEmptyError, *InvalidOpError or *RestoreError.
 	Err error
 }
 

@@ -81,6 +81,11 @@ func checkPreconditions(v *View, txn Txn) error {
 	if txn.UnchangedSince != nil && v.changed > *txn.UnchangedSince {
 		return &ChangedError{Decided: *txn.UnchangedSince, Current: v.changed}
 	}
+	for _, p := range txn.Parts {
+		if v.PartDigest(p.Mesh, p.Kinds) != p.Digest {
+			return &PartChangedError{Mesh: p.Mesh}
+		}
+	}
 	for _, p := range txn.Preconditions {
 		have := resource.Meta{}
 		if it, ok := lookup(v.tree, p.Key); ok {

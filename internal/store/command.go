@@ -17,8 +17,8 @@ const (
 	// formatKeepTimes: an operation says that it keeps its times.
 	formatKeepTimes = 2
 	// formatRetention: the command says which contents of old revisions are kept, after
-	// which batches leave contents and snapshots have them, or on which revision it was
-	// decided.
+	// which batches leave contents and snapshots have them, or on which revision or parts
+	// of the state it was decided.
 	formatRetention = 3
 	// latestFormat is the newest format that is defined. A command has the oldest
 	// format that holds it, so that a release that knows no newer one can still apply
@@ -32,7 +32,7 @@ const (
 
 // formatOf returns the oldest format that holds a command.
 func formatOf(command *storev1.Command) byte {
-	if command.GetRetention() != nil || command.UnchangedSince != nil {
+	if command.GetRetention() != nil || command.UnchangedSince != nil || len(command.GetParts()) > 0 {
 		return formatRetention
 	}
 	for _, op := range command.GetOperations() {
@@ -148,6 +148,9 @@ func commandToProto(txn Txn) *storev1.Command {
 		rev := uint64(*txn.UnchangedSince)
 		c.UnchangedSince = &rev
 	}
+	for _, p := range txn.Parts {
+		c.Parts = append(c.Parts, partToProto(p))
+	}
 	if txn.SetEpoch != nil {
 		c.SetEpoch = epochToProto(*txn.SetEpoch)
 	}
@@ -196,6 +199,13 @@ func commandFromProto(c *storev1.Command) (Txn, error) {
 		rev := resource.Revision(c.GetUnchangedSince())
 		txn.UnchangedSince = &rev
 	}
+	for i, p := range c.GetParts() {
+		part, err := partFromProto(p)
+		if err != nil {
+			return Txn{}, fmt.Errorf("part %d: %w", i, err)
+		}
+		txn.Parts = append(txn.Parts, part)
+	}
 	if c.GetSetEpoch() != nil {
 		e := epochFromProto(c.GetSetEpoch())
 		txn.SetEpoch = &e
@@ -213,6 +223,23 @@ func commandFromProto(c *storev1.Command) (Txn, error) {
 		txn.Retention = &r
 	}
 	return txn, nil
+}
+
+func partToProto(p Part) *storev1.Part {
+	out := &storev1.Part{Mesh: string(p.Mesh), Digest: p.Digest.Bytes()}
+	for _, kind := range p.Kinds {
+		out.Kinds = append(out.Kinds, string(kind))
+	}
+	return out
+}
+
+func partFromProto(in *storev1.Part) (Part, error) {
+	digest, err := DigestFromBytes(in.GetDigest())
+	p := Part{Mesh: resource.MeshName(in.GetMesh()), Digest: digest}
+	for _, kind := range in.GetKinds() {
+		p.Kinds = append(p.Kinds, resource.Kind(kind))
+	}
+	return p, err
 }
 
 func restoreToProto(part *RestorePart) *storev1.Restore {

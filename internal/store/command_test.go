@@ -164,6 +164,7 @@ func TestCommandFormats(t *testing.T) {
 		{Retention: &store.Retention{Batches: 3, Bytes: 1 << 20, Age: time.Hour}},
 		{Retention: &store.Retention{}},
 		{UnchangedSince: &since, Ops: []store.Op{store.Delete(meshKey("a"))}},
+		{Parts: []store.Part{{Mesh: "a", Kinds: []resource.Kind{"Timeout"}, Digest: store.Digest{Hi: 1, Lo: 2}}}, Ops: []store.Op{store.Delete(meshKey("a"))}},
 	} {
 		data, err := store.EncodeCommand(txn)
 		require.NoError(t, err)
@@ -178,7 +179,8 @@ func TestCommandFormats(t *testing.T) {
 // a format of its own (NewestFormat), and then a place here.
 func TestEveryFieldOfACommandHasAFormat(t *testing.T) {
 	for message, fields := range map[protoreflect.Message]int{
-		(&storev1.Command{}).ProtoReflect():      9,
+		(&storev1.Command{}).ProtoReflect():      10,
+		(&storev1.Part{}).ProtoReflect():         3,
 		(&storev1.Operation{}).ProtoReflect():    3,
 		(&storev1.Precondition{}).ProtoReflect(): 3,
 		(&storev1.Restore{}).ProtoReflect():      4,
@@ -197,6 +199,7 @@ func TestCommandWithoutSense(t *testing.T) {
 		"not a message":              {0xff},
 		"operation without a change": field(3, nil),
 		"deletion without a key":     field(3, field(2, nil)),
+		"part without a digest":      field(10, nil),
 		"resource without a key":     field(3, field(1, nil)),
 		"precondition without a key": field(4, nil),
 		"a time that there is not":   field(2, protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1<<31-1)),

@@ -63,6 +63,17 @@ func (e *ChangedError) Error() string {
 	return fmt.Sprintf("the state changed: decided at revision %d, changed at %d", e.Decided, e.Current)
 }
 
+// PartChangedError means that what a mesh has of some kinds changed between the decision
+// and a write that was decided on it (Txn.Parts). The caller decides again on a current
+// view.
+type PartChangedError struct {
+	Mesh resource.MeshName
+}
+
+func (e *PartChangedError) Error() string {
+	return fmt.Sprintf("mesh %q changed since the write was decided", e.Mesh)
+}
+
 // MeshMissingError means that a batch wrote a resource of a mesh that is not
 // there (§1.4). The caller creates the mesh first or with it.
 type MeshMissingError struct {

@@ -128,6 +128,22 @@ func (v *View) Digest(kind resource.Kind) Digest {
 	return Digest{}
 }
 
+// PartDigest returns the digest of what a mesh has of some kinds. It walks over those
+// resources.
+func (v *View) PartDigest(mesh resource.MeshName, kinds []resource.Kind) Digest {
+	var d Digest
+	for _, kind := range kinds {
+		v.scan(resource.Key{Kind: kind, Mesh: mesh}, func(it *item) bool {
+			if it.key.Kind != kind || it.key.Mesh != mesh {
+				return false
+			}
+			d = d.Add(it.sum)
+			return true
+		})
+	}
+	return d
+}
+
 // DigestOf returns the digest of the kinds that keep accepts, nil meaning all.
 // It costs a few additions.
 func (v *View) DigestOf(keep func(resource.Kind) bool) Digest {

@@ -150,7 +150,10 @@ type ApplyRequest struct {
 	// have any. It takes the right to write AccessRoles.
 	KeepTimes bool `protobuf:"varint,10,opt,name=keep_times,json=keepTimes,proto3" json:"keep_times,omitempty"`
 	// As dry_run, and say what the change would do.
-	Plan          bool `protobuf:"varint,11,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan bool `protobuf:"varint,11,opt,name=plan,proto3" json:"plan,omitempty"`
+	// Write although tests that a mesh carries fail then. It takes the right to delete its
+	// MeshTest.
+	SkipTests     bool `protobuf:"varint,12,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -237,6 +240,13 @@ func (x *ApplyRequest) GetKeepTimes() bool {
 func (x *ApplyRequest) GetPlan() bool {
 	if x != nil {
 		return x.Plan
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetSkipTests() bool {
+	if x != nil {
+		return x.SkipTests
 	}
 	return false
 }
@@ -599,7 +609,9 @@ type DeleteRequest struct {
 	// As in ApplyRequest.
 	Force bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
 	// As in ApplyRequest.
-	Plan          bool `protobuf:"varint,7,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan bool `protobuf:"varint,7,opt,name=plan,proto3" json:"plan,omitempty"`
+	// As in ApplyRequest.
+	SkipTests     bool `protobuf:"varint,8,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -672,6 +684,13 @@ func (x *DeleteRequest) GetForce() bool {
 func (x *DeleteRequest) GetPlan() bool {
 	if x != nil {
 		return x.Plan
+	}
+	return false
+}
+
+func (x *DeleteRequest) GetSkipTests() bool {
+	if x != nil {
+		return x.SkipTests
 	}
 	return false
 }
@@ -1801,7 +1820,9 @@ type RollbackRequest struct {
 	// What must be stored of each resource that the rollback writes or deletes, with
 	// version 0 for nothing. Where there are any, it changes these resources and no
 	// others. FAILED_PRECONDITION otherwise.
-	IfVersions    []*VersionCondition `protobuf:"bytes,9,rep,name=if_versions,json=ifVersions,proto3" json:"if_versions,omitempty"`
+	IfVersions []*VersionCondition `protobuf:"bytes,9,rep,name=if_versions,json=ifVersions,proto3" json:"if_versions,omitempty"`
+	// As in ApplyRequest.
+	SkipTests     bool `protobuf:"varint,10,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1897,6 +1918,13 @@ func (x *RollbackRequest) GetIfVersions() []*VersionCondition {
 		return x.IfVersions
 	}
 	return nil
+}
+
+func (x *RollbackRequest) GetSkipTests() bool {
+	if x != nil {
+		return x.SkipTests
+	}
+	return false
 }
 
 type RollbackResponse struct {
@@ -2000,7 +2028,7 @@ var File_meridian_v1_admin_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xd3\x02\n" +
+	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xf2\x02\n" +
 	"\fApplyRequest\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1d\n" +
 	"\n" +
@@ -2013,7 +2041,9 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"keep_times\x18\n" +
 	" \x01(\bR\tkeepTimes\x12\x12\n" +
-	"\x04plan\x18\v \x01(\bR\x04planJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
+	"\x04plan\x18\v \x01(\bR\x04plan\x12\x1d\n" +
+	"\n" +
+	"skip_tests\x18\f \x01(\bR\tskipTestsJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
 	"if_versionR\x0ewait_for_zones\"\x93\x01\n" +
 	"\x10VersionCondition\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x18\n" +
@@ -2045,7 +2075,7 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12.\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x04R\aversion\x12\x14\n" +
-	"\x05shown\x18\x06 \x01(\tR\x05shown\"\xf1\x01\n" +
+	"\x05shown\x18\x06 \x01(\tR\x05shown\"\x90\x02\n" +
 	"\rDeleteRequest\x12,\n" +
 	"\x04keys\x18\x01 \x03(\v2\x18.meridian.v1.ResourceKeyR\x04keys\x12\x1d\n" +
 	"\n" +
@@ -2054,7 +2084,9 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\vif_versions\x18\x06 \x03(\v2\x1d.meridian.v1.VersionConditionR\n" +
 	"ifVersions\x12\x14\n" +
 	"\x05force\x18\x05 \x01(\bR\x05force\x12\x12\n" +
-	"\x04plan\x18\a \x01(\bR\x04planJ\x04\b\x04\x10\x05R\n" +
+	"\x04plan\x18\a \x01(\bR\x04plan\x12\x1d\n" +
+	"\n" +
+	"skip_tests\x18\b \x01(\bR\tskipTestsJ\x04\b\x04\x10\x05R\n" +
 	"if_version\"I\n" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
@@ -2137,7 +2169,7 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\x06 \x03(\tR\x06groups\x12\x14\n" +
 	"\x05batch\x18\a \x01(\tR\x05batch\x121\n" +
 	"\bresource\x18\b \x01(\v2\x15.meridian.v1.ResourceR\bresource\x12\x16\n" +
-	"\x06method\x18\t \x01(\tR\x06method\"\x9d\x02\n" +
+	"\x06method\x18\t \x01(\tR\x06method\"\xbc\x02\n" +
 	"\x0fRollbackRequest\x12(\n" +
 	"\x02to\x18\x01 \x01(\v2\x18.meridian.v1.PointInTimeR\x02to\x12\x14\n" +
 	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x12\n" +
@@ -2149,7 +2181,10 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x05force\x18\a \x01(\bR\x05force\x12\x12\n" +
 	"\x04plan\x18\b \x01(\bR\x04plan\x12>\n" +
 	"\vif_versions\x18\t \x03(\v2\x1d.meridian.v1.VersionConditionR\n" +
-	"ifVersions\"\xf6\x01\n" +
+	"ifVersions\x12\x1d\n" +
+	"\n" +
+	"skip_tests\x18\n" +
+	" \x01(\bR\tskipTests\"\xf6\x01\n" +
 	"\x10RollbackResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +

@@ -47,8 +47,10 @@ type Command struct {
 	Retention *Retention `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
 	// The last batch that may have changed the state; absent for any.
 	UnchangedSince *uint64 `protobuf:"varint,9,opt,name=unchanged_since,json=unchangedSince,proto3,oneof" json:"unchanged_since,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Parts of the state that must be as they were when the command was decided.
+	Parts         []*Part `protobuf:"bytes,10,rep,name=parts,proto3" json:"parts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Command) Reset() {
@@ -144,6 +146,75 @@ func (x *Command) GetUnchangedSince() uint64 {
 	return 0
 }
 
+func (x *Command) GetParts() []*Part {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+// Part is what a mesh has of some kinds.
+type Part struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Kinds []string               `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// The digest of those resources, 16 bytes.
+	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Part) Reset() {
+	*x = Part{}
+	mi := &file_store_v1_command_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Part) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Part) ProtoMessage() {}
+
+func (x *Part) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_command_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Part.ProtoReflect.Descriptor instead.
+func (*Part) Descriptor() ([]byte, []int) {
+	return file_store_v1_command_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Part) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *Part) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *Part) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 // Retention bounds the contents of old revisions that are kept.
 type Retention struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -159,7 +230,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_store_v1_command_proto_msgTypes[1]
+	mi := &file_store_v1_command_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -171,7 +242,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[1]
+	mi := &file_store_v1_command_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -184,7 +255,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{1}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Retention) GetBatches() uint64 {
@@ -224,7 +295,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_store_v1_command_proto_msgTypes[2]
+	mi := &file_store_v1_command_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +307,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[2]
+	mi := &file_store_v1_command_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +320,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{2}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Operation) GetChange() isOperation_Change {
@@ -316,7 +387,7 @@ type Precondition struct {
 
 func (x *Precondition) Reset() {
 	*x = Precondition{}
-	mi := &file_store_v1_command_proto_msgTypes[3]
+	mi := &file_store_v1_command_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -328,7 +399,7 @@ func (x *Precondition) String() string {
 func (*Precondition) ProtoMessage() {}
 
 func (x *Precondition) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[3]
+	mi := &file_store_v1_command_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -341,7 +412,7 @@ func (x *Precondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precondition.ProtoReflect.Descriptor instead.
 func (*Precondition) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{3}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Precondition) GetKey() *Key {
@@ -378,7 +449,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_store_v1_command_proto_msgTypes[4]
+	mi := &file_store_v1_command_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +461,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[4]
+	mi := &file_store_v1_command_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +474,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{4}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Key) GetKind() string {
@@ -438,7 +509,7 @@ type Label struct {
 
 func (x *Label) Reset() {
 	*x = Label{}
-	mi := &file_store_v1_command_proto_msgTypes[5]
+	mi := &file_store_v1_command_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +521,7 @@ func (x *Label) String() string {
 func (*Label) ProtoMessage() {}
 
 func (x *Label) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[5]
+	mi := &file_store_v1_command_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +534,7 @@ func (x *Label) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Label.ProtoReflect.Descriptor instead.
 func (*Label) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{5}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Label) GetName() string {
@@ -500,7 +571,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_store_v1_command_proto_msgTypes[6]
+	mi := &file_store_v1_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +583,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[6]
+	mi := &file_store_v1_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +596,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{6}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Resource) GetKey() *Key {
@@ -589,7 +660,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_store_v1_command_proto_msgTypes[7]
+	mi := &file_store_v1_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -601,7 +672,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[7]
+	mi := &file_store_v1_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -614,7 +685,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{7}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Epoch) GetClusterId() string {
@@ -655,7 +726,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_store_v1_command_proto_msgTypes[8]
+	mi := &file_store_v1_command_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +738,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[8]
+	mi := &file_store_v1_command_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +751,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{8}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Restore) GetId() uint64 {
@@ -729,7 +800,7 @@ type RestoreEnd struct {
 
 func (x *RestoreEnd) Reset() {
 	*x = RestoreEnd{}
-	mi := &file_store_v1_command_proto_msgTypes[9]
+	mi := &file_store_v1_command_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +812,7 @@ func (x *RestoreEnd) String() string {
 func (*RestoreEnd) ProtoMessage() {}
 
 func (x *RestoreEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[9]
+	mi := &file_store_v1_command_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +825,7 @@ func (x *RestoreEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreEnd.ProtoReflect.Descriptor instead.
 func (*RestoreEnd) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{9}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RestoreEnd) GetReplaces() *Epoch {
@@ -818,7 +889,7 @@ type Note struct {
 
 func (x *Note) Reset() {
 	*x = Note{}
-	mi := &file_store_v1_command_proto_msgTypes[10]
+	mi := &file_store_v1_command_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +901,7 @@ func (x *Note) String() string {
 func (*Note) ProtoMessage() {}
 
 func (x *Note) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[10]
+	mi := &file_store_v1_command_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +914,7 @@ func (x *Note) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Note.ProtoReflect.Descriptor instead.
 func (*Note) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{10}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Note) GetServer() string {
@@ -934,7 +1005,7 @@ var File_store_v1_command_proto protoreflect.FileDescriptor
 
 const file_store_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x03\n" +
+	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x04\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12.\n" +
@@ -947,9 +1018,15 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"\tset_epoch\x18\x06 \x01(\v2\x0f.store.v1.EpochR\bsetEpoch\x12+\n" +
 	"\arestore\x18\a \x01(\v2\x11.store.v1.RestoreR\arestore\x121\n" +
 	"\tretention\x18\b \x01(\v2\x13.store.v1.RetentionR\tretention\x12,\n" +
-	"\x0funchanged_since\x18\t \x01(\x04H\x01R\x0eunchangedSince\x88\x01\x01B\x12\n" +
+	"\x0funchanged_since\x18\t \x01(\x04H\x01R\x0eunchangedSince\x88\x01\x01\x12$\n" +
+	"\x05parts\x18\n" +
+	" \x03(\v2\x0e.store.v1.PartR\x05partsB\x12\n" +
 	"\x10_access_revisionB\x12\n" +
-	"\x10_unchanged_since\"M\n" +
+	"\x10_unchanged_since\"H\n" +
+	"\x04Part\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x14\n" +
+	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"M\n" +
 	"\tRetention\x12\x18\n" +
 	"\abatches\x18\x01 \x01(\x04R\abatches\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x10\n" +
@@ -1023,46 +1100,48 @@ func file_store_v1_command_proto_rawDescGZIP() []byte {
 	return file_store_v1_command_proto_rawDescData
 }
 
-var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_store_v1_command_proto_goTypes = []any{
 	(*Command)(nil),               // 0: store.v1.Command
-	(*Retention)(nil),             // 1: store.v1.Retention
-	(*Operation)(nil),             // 2: store.v1.Operation
-	(*Precondition)(nil),          // 3: store.v1.Precondition
-	(*Key)(nil),                   // 4: store.v1.Key
-	(*Label)(nil),                 // 5: store.v1.Label
-	(*Resource)(nil),              // 6: store.v1.Resource
-	(*Epoch)(nil),                 // 7: store.v1.Epoch
-	(*Restore)(nil),               // 8: store.v1.Restore
-	(*RestoreEnd)(nil),            // 9: store.v1.RestoreEnd
-	(*Note)(nil),                  // 10: store.v1.Note
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*Part)(nil),                  // 1: store.v1.Part
+	(*Retention)(nil),             // 2: store.v1.Retention
+	(*Operation)(nil),             // 3: store.v1.Operation
+	(*Precondition)(nil),          // 4: store.v1.Precondition
+	(*Key)(nil),                   // 5: store.v1.Key
+	(*Label)(nil),                 // 6: store.v1.Label
+	(*Resource)(nil),              // 7: store.v1.Resource
+	(*Epoch)(nil),                 // 8: store.v1.Epoch
+	(*Restore)(nil),               // 9: store.v1.Restore
+	(*RestoreEnd)(nil),            // 10: store.v1.RestoreEnd
+	(*Note)(nil),                  // 11: store.v1.Note
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_store_v1_command_proto_depIdxs = []int32{
-	11, // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
-	2,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
-	3,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
-	7,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
-	8,  // 4: store.v1.Command.restore:type_name -> store.v1.Restore
-	1,  // 5: store.v1.Command.retention:type_name -> store.v1.Retention
-	6,  // 6: store.v1.Operation.put:type_name -> store.v1.Resource
-	4,  // 7: store.v1.Operation.delete:type_name -> store.v1.Key
-	4,  // 8: store.v1.Precondition.key:type_name -> store.v1.Key
-	4,  // 9: store.v1.Resource.key:type_name -> store.v1.Key
-	5,  // 10: store.v1.Resource.labels:type_name -> store.v1.Label
-	11, // 11: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
-	11, // 12: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
-	6,  // 13: store.v1.Restore.resources:type_name -> store.v1.Resource
-	9,  // 14: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
-	7,  // 15: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
-	7,  // 16: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
-	11, // 17: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
-	11, // 18: store.v1.Note.time:type_name -> google.protobuf.Timestamp
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	12, // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
+	3,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
+	4,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
+	8,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
+	9,  // 4: store.v1.Command.restore:type_name -> store.v1.Restore
+	2,  // 5: store.v1.Command.retention:type_name -> store.v1.Retention
+	1,  // 6: store.v1.Command.parts:type_name -> store.v1.Part
+	7,  // 7: store.v1.Operation.put:type_name -> store.v1.Resource
+	5,  // 8: store.v1.Operation.delete:type_name -> store.v1.Key
+	5,  // 9: store.v1.Precondition.key:type_name -> store.v1.Key
+	5,  // 10: store.v1.Resource.key:type_name -> store.v1.Key
+	6,  // 11: store.v1.Resource.labels:type_name -> store.v1.Label
+	12, // 12: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
+	12, // 13: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
+	7,  // 14: store.v1.Restore.resources:type_name -> store.v1.Resource
+	10, // 15: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
+	8,  // 16: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
+	8,  // 17: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
+	12, // 18: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
+	12, // 19: store.v1.Note.time:type_name -> google.protobuf.Timestamp
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_store_v1_command_proto_init() }
@@ -1071,7 +1150,7 @@ func file_store_v1_command_proto_init() {
 		return
 	}
 	file_store_v1_command_proto_msgTypes[0].OneofWrappers = []any{}
-	file_store_v1_command_proto_msgTypes[2].OneofWrappers = []any{
+	file_store_v1_command_proto_msgTypes[3].OneofWrappers = []any{
 		(*Operation_Put)(nil),
 		(*Operation_Delete)(nil),
 	}
@@ -1081,7 +1160,7 @@ func file_store_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_v1_command_proto_rawDesc), len(file_store_v1_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -9,6 +9,8 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/batch"
 	"meridian/internal/commit"
+	"meridian/internal/plan"
+	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 )
@@ -21,9 +23,13 @@ type deciding struct {
 	size    int64
 	dryRun  bool
 	force   bool
+	// skipTests writes what breaks tests that meshes carry.
+	skipTests bool
 	// plan asks for what the write would do, and makes it a dry run; planned is the answer.
 	plan    bool
 	planned []byte
+	// broken are the tests for which a plan would be refused.
+	broken []plan.BrokenTests
 }
 
 // decide has a write decided and made by attempt, at first on what this server
@@ -88,21 +94,30 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 		log.Log = previewing{s.cfg.Writer, s.cfg.Preview}
 	}
 	before := slices.Clone(*said)
+	ops := txn.Ops
 	result, err = commit.Write(ctx, log, func() (batch commit.Batch, err error) {
 		*said = slices.Clone(before)
+		var now *store.View
+		var tested []resource.MeshName
 		err = s.cfg.Turns.Work(ctx, d.size, func() error {
-			permit, err := s.cfg.Access.Write(ctx, txn.Ops, d.force)
+			permit, err := s.cfg.Access.Write(ctx, ops, d.force)
 			if err != nil {
 				return err
 			}
+			now = s.written().View()
+			txn.Ops = withTests(now, ops)
 			batch = commit.Batch{Txn: txn, Conditions: conditions}
 			batch.AccessRevision, batch.Preconditions = &permit.AccessRevision, permit.Preconditions
 			for _, warning := range permit.Warnings {
 				said.warn(warning)
 			}
+			tested = guardTests(now, &batch)
 			log.advise, err = s.advisor(ctx, txn, d.size, said)
 			return err
 		})
+		if err == nil && len(tested) > 0 {
+			err = s.runTests(ctx, now, batch.Txn, tested, d, said)
+		}
 		return batch, err
 	})
 	if err != nil {
@@ -114,7 +129,7 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 		}
 	}
 	if err == nil && d.plan {
-		d.planned, err = s.plan(ctx, txn)
+		d.planned, err = s.plan(ctx, txn, d.broken)
 	}
 	return result, s.missingMeshes(ctx, txn.Ops, s.hideExample(ctx, err))
 }

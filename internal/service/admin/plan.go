@@ -12,8 +12,8 @@ import (
 )
 
 // plan says what a batch would do that the caller may make, as far as the caller may read
-// what is around it.
-func (s *Service) plan(ctx context.Context, txn store.Txn) ([]byte, error) {
+// what is around it. broken are the tests that it would break.
+func (s *Service) plan(ctx context.Context, txn store.Txn, broken []plan.BrokenTests) ([]byte, error) {
 	if s.cfg.Plan == nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "NO_PLANS_HERE", "this server does not plan")
 	}
@@ -45,7 +45,7 @@ func (s *Service) plan(ctx context.Context, txn store.Txn) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Changes = append(p.Changes, changes...)
+	p.Changes, p.BrokenTests = append(p.Changes, changes...), broken
 	p.EmptiedBy(view, shown)
 	if s.cfg.Access.ReadsAll(ctx) {
 		p.RightsOf(view, batch)

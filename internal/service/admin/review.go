@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 
+	"meridian/internal/commit"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -33,7 +34,15 @@ func (s *Service) Review(ctx context.Context, r *resource.Resource) ([]string, e
 		return []string{s.hideExample(ctx, result.Err).Error()}, nil
 	}
 	var said remarks
-	err := s.advise(ctx, txn, &said)
+	now := s.written().View()
+	broken, err := s.brokenBy(ctx, now, txn, guardTests(now, &commit.Batch{Txn: txn}))
+	if err != nil {
+		return nil, err
+	}
+	for i := range broken {
+		said.warn(broken[i].headline() + ": applied here, it is refused")
+	}
+	err = s.advise(ctx, txn, &said)
 	warnings, _ := said.lines()
 	return warnings, err
 }

@@ -131,7 +131,7 @@ func scopeOfRollback(req *meridianv1.RollbackRequest) proto.Message {
 
 // run decides and writes. A state that changes meanwhile is decided on again.
 func (b *rollback) run(ctx context.Context) (err error) {
-	d := &deciding{size: MaxBatchBytes, dryRun: b.req.GetDryRun() || b.req.GetPlan(), force: b.req.GetForce(), plan: b.req.GetPlan()}
+	d := &deciding{size: MaxBatchBytes, dryRun: b.req.GetDryRun() || b.req.GetPlan(), force: b.req.GetForce(), plan: b.req.GetPlan(), skipTests: b.req.GetSkipTests()}
 	if d.attempt, err = authn.ScopedRequestID(ctx, b.req.GetRequestId(), scopeOfRollback(b.req)); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (b *rollback) attempt(ctx context.Context, d *deciding) error {
 	if len(ops) == 0 {
 		b.result = store.Result{Revision: now.Revision()}
 		if d.plan {
-			b.planned, err = b.plan(ctx, store.Txn{Time: b.cfg.Now()})
+			b.planned, err = b.plan(ctx, store.Txn{Time: b.cfg.Now()}, nil)
 		}
 		return err
 	}

@@ -121,7 +121,7 @@ func applyResponse(result store.Result, said remarks) *meridianv1.ApplyResponse 
 }
 
 func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest, size int64) (result store.Result, said remarks, planned []byte, err error) {
-	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan()}
+	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan(), skipTests: req.GetSkipTests()}
 	var (
 		batch   []*resource.Resource
 		advised remarks
@@ -238,7 +238,7 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 }
 
 func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64, shown map[resource.Key]string) (result store.Result, planned []byte, err error) {
-	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan()}
+	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan(), skipTests: req.GetSkipTests()}
 	if d.attempt, err = authn.ScopedRequestID(ctx, req.GetRequestId(), scopeOfDelete(req)); err != nil {
 		return result, nil, err
 	}

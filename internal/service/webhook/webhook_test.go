@@ -59,6 +59,7 @@ func config(t testing.TB, s *store.Store) Config {
 		Access:    authz.New(s.View),
 		Preview:   func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
 		View:      func() store.Reader { return s.View() },
+		Stores:    func() []*store.Store { return []*store.Store{s} },
 		Owns:      func(*resource.Descriptor) error { return nil },
 		Check:     conditions.Check,
 		Surveyors: []policy.Surveyor{specificity.Engine{}},
