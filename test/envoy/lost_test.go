@@ -19,6 +19,7 @@ import (
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	meridianxds "meridian/internal/xds"
 )
 
 // load sends requests without a pause until the test ends, or one fails.
@@ -164,6 +165,24 @@ func (u *under) leave(name string) {
 	u.load.pass(20)
 }
 
+// flip writes two batches in turn, each as soon as requests reach the server that the last
+// one leads to.
+func (u *under) flip(there, back []store.Op, name string) {
+	u.t.Helper()
+	write := func(ops []store.Op, name string) {
+		u.apply(ops...)
+		_, err := u.feed.Resources(policy.DataplaneKey("m", "web-1"), meridianxds.Envoy) // changes are matched when they are asked for
+		require.NoError(u.t, err)
+		u.reach(name)
+	}
+	for range 40 {
+		write(there, name)
+		write(back, "base")
+	}
+	require.Empty(u.t, u.settle("web-1"))
+	u.load.pass(3)
+}
+
 // to is a route to one version.
 func (u *under) to(version string) store.Op {
 	return u.policy(resource.KindTrafficRoute, `{`+v(version)+`}`)
@@ -196,6 +215,46 @@ var changes = []struct {
 		u.reach("other")
 		u.change(u.to("base"))
 		u.reach("base")
+	}},
+	{"routes that change back at once", func(u *under) {
+		u.change(u.server("flip"))
+		u.flip([]store.Op{u.to("flip")}, []store.Op{u.to("base")}, "flip")
+		weights := func(flip, base int) []store.Op {
+			return []store.Op{u.policy(resource.KindTrafficRoute, fmt.Sprintf(`{"split":[{"weight":%d,%s},{"weight":%d,%s}]}`, flip, v("flip"), base, v("base")))}
+		}
+		u.flip(weights(100, 0), weights(0, 100), "flip")
+		u.change(u.to("base"), gone("flip"))
+		u.leave("flip")
+	}},
+	{"tags and services that come and go with their routes", func(u *under) {
+		tagged := u.server("tagged")
+		u.flip([]store.Op{tagged, u.to("tagged")}, []store.Op{u.to("base"), gone("tagged")}, "tagged")
+		other := start(u.t, "other")
+		offered := u.put(resource.KindDataplane, "m", "other", fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,
+			"tags":{"kuma.io/service":"other","kuma.io/protocol":%q}}]}}`, other.port, u.protocol))
+		u.flip([]store.Op{offered, u.policy(resource.KindTrafficRoute, `{"destination":{"kuma.io/service":"other"}}`)}, []store.Op{u.to("base"), gone("other")}, "other")
+	}},
+	{"instances and policies that change back at once", func(u *under) {
+		turn := start(u.t, "turn")
+		r, exists := u.store.View().Get(policy.DataplaneKey("m", "base"))
+		require.True(u.t, exists)
+		policies := func(n int) []store.Op {
+			return []store.Op{
+				u.policy(resource.KindTimeout, fmt.Sprintf(`{"connectTimeout":"%ds"}`, 30+n)),
+				u.policy(resource.KindRetry, fmt.Sprintf(`{"http":{"numRetries":%d,"retryOn":["gateway_error"]}}`, 1+n)),
+				u.policy(resource.KindCircuitBreaker, fmt.Sprintf(`{"thresholds":{"maxRequests":%d}}`, 1000+n)),
+			}
+		}
+		u.flip(append(policies(0), u.backend("base", turn.port, u.protocol, "base")), append(policies(1), store.Put(r)), "turn")
+		u.change(store.Delete(resource.Key{Kind: resource.KindTimeout, Mesh: "m", Name: "p"}),
+			store.Delete(resource.Key{Kind: resource.KindRetry, Mesh: "m", Name: "p"}), store.Delete(resource.Key{Kind: resource.KindCircuitBreaker, Mesh: "m", Name: "p"}))
+	}},
+	{"a route that comes and goes", func(u *under) {
+		u.change(u.server("narrow"))
+		narrow := u.put(resource.KindTrafficRoute, "m", "narrow", `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"backend"}}],"conf":{`+v("narrow")+`}}`)
+		u.flip([]store.Op{narrow}, []store.Op{store.Delete(narrow.Key)}, "narrow")
+		u.change(gone("narrow"))
+		u.leave("narrow")
 	}},
 	{"scale up and down", func(u *under) {
 		u.change(u.policy(resource.KindTrafficRoute, `{"destination":{"kuma.io/service":"backend"}}`))

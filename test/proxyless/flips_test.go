@@ -2,12 +2,16 @@ package proxyless
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/service/discovery"
@@ -98,4 +102,63 @@ func TestRoutesComeBackToClustersThatAreGivenUp(t *testing.T) {
 		z.apply(z.policy(resource.KindTimeout, fmt.Sprintf(`{"http":{"requestTimeout":"%dh"}}`, i+1)))
 	}
 	require.Empty(t, stop())
+}
+
+// Permissions that change to and fro, each time as soon as they are obeyed, decide about
+// every call: those that they allow succeed, and those that they deny are denied.
+func TestPermissionsThatFlipDecideEveryCall(t *testing.T) {
+	z := newZone(t)
+	allow := func(action string) store.Op {
+		return z.put(resource.KindMeshTrafficPermission, "m", "all", `{"targetRef":{"kind":"Mesh"},"from":[{"targetRef":{"kind":"Mesh"},"default":{"action":"`+action+`"}}]}`)
+	}
+	z.apply(z.put(resource.KindMesh, "", "m", mutualTLS), allow("ALLOW"))
+	ca := meshcatest.Authority(t, "m")
+	f, client := newFiles(t), newFiles(t)
+	f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+	client.put(meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"}), ca.Roots())
+	server := z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, f)
+	z.joins()
+	conn := z.dialMember(client)
+	answered(t, conn, 1, "/a.S/M")
+	ended := make(chan struct{})
+	var running sync.WaitGroup
+	var failed atomic.Pointer[string]
+	for range 4 {
+		running.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				if _, err := call(t.Context(), conn, "/a.S/M"); err != nil && status.Code(err) != codes.PermissionDenied {
+					text := err.Error()
+					failed.CompareAndSwap(nil, &text)
+					return
+				}
+			}
+		})
+	}
+	for i := range 60 {
+		action, want := "DENY", codes.PermissionDenied
+		if i%2 == 1 {
+			action, want = "ALLOW", codes.OK
+		}
+		z.apply(allow(action))
+		z.follow(server)
+		for obeyed := 0; obeyed < 5; { // from the first one on, all of them
+			_, err := call(t.Context(), conn, "/a.S/M")
+			if status.Code(err) == want {
+				obeyed++
+				continue
+			}
+			require.Zero(t, obeyed, "%s: %v", action, err)
+			require.Contains(t, []codes.Code{codes.OK, codes.PermissionDenied}, status.Code(err), "%v", err)
+		}
+	}
+	close(ended)
+	running.Wait()
+	if text := failed.Load(); text != nil {
+		t.Fatalf("a call failed otherwise: %s", *text)
+	}
 }
