@@ -22,7 +22,7 @@ import (
 func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
-		Identities: z.identities, Certified: z.resources.Certified,
+		Identities: z.identities, Certified: z.resources.Certified, Unattended: z.resources.Unattended,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }

@@ -2,13 +2,16 @@ package proxyless
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/xds"
 
+	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	meridianxds "meridian/internal/xds"
@@ -55,4 +58,39 @@ func TestCallsEndWhileConfigurationIsWithheld(t *testing.T) {
 			until(true)
 		}
 	}
+}
+
+// In a mesh that is STRICT no call goes to a dataplane that has no certificate, as no agent
+// comes for one.
+func TestADataplaneThatNoAgentComesForIsNotCalled(t *testing.T) {
+	z := newZone(t)
+	z.apply(z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+	ca := meshcatest.Authority(t, "m")
+	f, client := newFiles(t), newFiles(t)
+	f.put(meshcatest.Issue(t, ca, "m", "backend-1", resource.Tags{resource.ServiceTag: "backend"}), ca.Roots())
+	client.put(meshcatest.Issue(t, ca, "m", "web-1", resource.Tags{resource.ServiceTag: "web"}), ca.Roots())
+	z.serveMember("backend-1", `{"kuma.io/service":"backend","kuma.io/zone":"east"}`, f)
+	z.joins()
+	alone := start(t, "alone") // without TLS
+	z.apply(z.put(resource.KindDataplane, "m", "alone", fmt.Sprintf(`{"networking":{"address":"127.0.0.1","inbound":[{"port":%d,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east"}}]}}`, alone.port)))
+	endpoints := func() int {
+		set, err := z.feed.Resources(policy.DataplaneKey("m", "web-1"), meridianxds.GRPC)
+		require.NoError(t, err)
+		n := 0
+		for _, r := range set.Of(meridianxds.Endpoints) {
+			m, err := r.Message()
+			require.NoError(t, err)
+			for _, l := range m.(*endpointv3.ClusterLoadAssignment).GetEndpoints() {
+				n += len(l.GetLbEndpoints())
+			}
+		}
+		return n
+	}
+	require.Equal(t, 2, endpoints(), "its agent has time to come")
+	z.feed.Unattended(policy.DataplaneKey("m", "alone"))
+	require.Equal(t, 1, endpoints())
+	z.apply()
+	require.Equal(t, map[string]int{"backend-1": 50}, answered(t, z.dialMember(client), 50, "/a.S/M"))
+	z.feed.Certified(policy.DataplaneKey("m", "alone"), true)
+	require.Equal(t, 2, endpoints())
 }

@@ -52,6 +52,8 @@ type world struct {
 	limited []string // what limits have refused
 	// has is what was said last of certificates, by dataplane.
 	has map[string]bool
+	// unattended are the dataplanes that no agent has come for, in order.
+	unattended []string
 	// said counts how often something was said of certificates.
 	said  int
 	turns *turns.Turns
@@ -96,7 +98,7 @@ func (w *world) open() {
 		Local: w.local.Store, Writer: w.local, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	w.service = New(Config{
-		Certified: w.certified, Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
+		Certified: w.certified, Unattended: w.left, Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
 				return nil, rpcerr.New(rpcerr.Invalid, ReasonNoMesh, "mesh %q does not exist", r.Key().Mesh)
@@ -124,6 +126,13 @@ func (w *world) open() {
 		server.GracefulStop()
 		running.Wait()
 	})
+}
+
+// left notes that no agent has come for a dataplane.
+func (w *world) left(key resource.Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unattended = append(w.unattended, key.Name)
 }
 
 // certified notes whether a dataplane's proxy has a certificate.

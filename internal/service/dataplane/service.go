@@ -52,6 +52,10 @@ type Config struct {
 	// has a certificate. It is quick, and calls nothing of the Service but what follows
 	// Matching.
 	Certified func(dataplane resource.Key, has bool)
+	// Unattended is told of a dataplane that an operator applied and that no agent has come
+	// for within the grace period: since it was applied, or the zone started. It is like
+	// Certified.
+	Unattended func(dataplane resource.Key)
 	// Grace is how long a dataplane stays registered without its proxy.
 	Grace time.Duration
 	Now   func() time.Time
@@ -79,6 +83,7 @@ type Service struct {
 	expiriesChanged chan struct{} // capacity 1: the departures have changed
 	wake            chan struct{} // capacity 1: there are sessions to work on
 	withdraw        chan struct{} // capacity 1: the zone drains, and something is registered
+	applied         chan struct{} // capacity 1: an operator has applied a dataplane
 	// registering gives the registrations their turn, hellos bounds those that wait.
 	registering *limits.Turns
 	hellos      *limits.Pool
@@ -97,6 +102,9 @@ type Service struct {
 	proxies  map[resource.Key]*proxy
 	// holders are the dataplanes that may have a valid certificate.
 	holders holders
+	// unattended are the dataplanes that an operator applied and that no agent has come for
+	// since the zone started, with the end of the time that it has; zero once that is over.
+	unattended map[resource.Key]time.Time
 	// doneLocked are the departures in order of their deadlines. One that has come
 	// back since, or left again, is stale: its proxy says another deadline.
 	expiries []expiry
@@ -147,7 +155,7 @@ type expiry struct {
 // the zone serves.
 func New(cfg Config) *Service {
 	d := &Service{
-		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), withdraw: make(chan struct{}, 1),
+		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), withdraw: make(chan struct{}, 1), applied: make(chan struct{}, 1), unattended: map[resource.Key]time.Time{},
 		registering: limits.NewTurns("registrations", limits.TurnsConfig{
 			Running: maxRegistering, RunningEach: maxRegistering / 2, Waiting: math.MaxInt, WaitingEach: math.MaxInt, // as many as there are streams
 		}),
@@ -168,6 +176,7 @@ func (d *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return d.watchStore(parts) })
 	group.Go(func() error { return d.removeExpired(parts) })
 	group.Go(func() error { return d.drainRegistrations(parts) })
+	group.Go(func() error { return d.watchApplied(parts) })
 	for range runtime.GOMAXPROCS(0) {
 		group.Go(func() error { return d.work(parts) })
 	}
@@ -251,6 +260,9 @@ func (d *Service) checkBatches(batches []store.Batch) {
 	for _, b := range batches {
 		for _, c := range b.Changes {
 			if key := c.Key(); key.Kind == resource.KindDataplane {
+				if c.After == nil {
+					delete(d.unattended, key)
+				}
 				d.checkLocked(view, key)
 				if r := c.After; d.draining && r != nil && byProxy(r) && !draining(r) {
 					d.wakeWithdrawal() // it was being registered when that began
@@ -276,6 +288,7 @@ func (d *Service) checkAll() {
 func (d *Service) checkLocked(view *store.View, key resource.Key) {
 	p := d.proxies[key]
 	r, stored := view.Get(key)
+	d.attendLocked(key, stored && !byProxy(r))
 	switch {
 	case p != nil && p.session != nil:
 		if p.session.registered {

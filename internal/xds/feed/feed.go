@@ -245,6 +245,12 @@ func (f *Feed) Certified(dataplane resource.Key, has bool) {
 	f.inform(func() bool { return f.world.SetCertified(dataplane, has) })
 }
 
+// Unattended has a dataplane be sent no requests that have to be mutual TLS: no agent has
+// come for it.
+func (f *Feed) Unattended(dataplane resource.Key) {
+	f.inform(func() bool { return f.world.SetUnattended(dataplane) })
+}
+
 // Listening implements xds.Source. A dataplane with an inbound that its Envoy does not
 // serve accepts plaintext there.
 func (f *Feed) Listening(dataplane resource.Key, isEnvoy, secure bool) {

@@ -217,6 +217,10 @@ func gaps(m *policy.Matcher, w *world.World, key resource.Key, dialect xds.Diale
 		return nil, err
 	}
 	list := []Gap{}
+	if why := w.LeftOut(key); why != "" {
+		at := policy.Attachment{Type: policy.OnDataplane}
+		list = append(list, Gap{Attachment: at.String(), Kind: resource.KindDataplane, Name: key.Name, Status: support.Unsupported, Note: why})
+	}
 	if dialect == xds.Envoy {
 		for _, u := range envoy.NotServed(spec) {
 			list = append(list, Gap{

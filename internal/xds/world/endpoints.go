@@ -142,8 +142,8 @@ type instance struct {
 	Endpoint
 	tags resource.Tags
 	zone resource.ZoneName
-	// away: it takes no requests.
-	away bool
+	// away: it takes no requests. nameless: its dataplane can have no certificate.
+	away, nameless bool
 	// key is that of its dataplane.
 	key resource.Key
 }
@@ -209,15 +209,16 @@ func replace(instances, gone, came []*instance) []*instance {
 
 // instancesOf lists the inbounds of a dataplane. One whose health says that it is not
 // ready takes no requests, nor does a dataplane that is draining.
-func instancesOf(r *resource.Resource) []*instance {
+func (w *World) instancesOf(r *resource.Resource) []*instance {
 	draining := r.Meta().Labels[resource.DrainingLabel] == resource.Draining
 	spec := r.Spec().(*resource.Dataplane)
+	nameless := w.unnamed(r) != ""
 	var found []*instance
 	for i := range spec.Inbounds() {
 		in := &spec.Networking.Inbound[i]
 		found = append(found, &instance{
 			Endpoint: Endpoint{Address: cmp.Or(in.Address, spec.Networking.Address), Port: in.Port, Dataplane: r.Key().Name},
-			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]), key: r.Key(), away: draining || in.Health != nil && !in.Health.Ready,
+			tags:     in.Tags, zone: resource.ZoneName(in.Tags[resource.ZoneTag]), key: r.Key(), nameless: nameless, away: draining || in.Health != nil && !in.Health.Ready,
 		})
 	}
 	return found
@@ -225,7 +226,8 @@ func instancesOf(r *resource.Resource) []*instance {
 
 // assign makes the endpoints of instances, which are in order. Two dataplanes that claim
 // one address are one endpoint, that of the name that sorts first in the first zone: a
-// client refuses a list with an address twice.
+// client refuses a list with an address twice. Where every connection is mutual TLS, a
+// dataplane that has no certificate is no endpoint.
 func (w *World) assign(key Key, instances []*instance, settings Mesh) *Endpoints {
 	zone, preferOwn := w.zone, settings.PreferOwnZone
 	type address struct {
@@ -236,7 +238,7 @@ func (w *World) assign(key Key, instances []*instance, settings Mesh) *Endpoints
 	taken := make(map[address]bool, len(instances))
 	for _, in := range instances {
 		at := address{in.Address, in.Port}
-		if in.away || taken[at] {
+		if in.away || taken[at] || settings.Secure() && (in.nameless || w.proxies[in.key].leftOut()) {
 			continue
 		}
 		taken[at] = true

@@ -1,6 +1,9 @@
 package world
 
-import "meridian/internal/resource"
+import (
+	"meridian/internal/identity"
+	"meridian/internal/resource"
+)
 
 // proxyTLS is how far a dataplane's proxy is with mutual TLS.
 type proxyTLS struct {
@@ -9,6 +12,45 @@ type proxyTLS struct {
 	certified, listening bool
 	// envoy: it is an Envoy, which was connected.
 	envoy bool
+	// unattended: no agent has come for it in the time that they have.
+	unattended bool
+}
+
+// leftOut reports whether requests with mutual TLS are not sent to the dataplane, since it
+// has no certificate.
+func (p proxyTLS) leftOut() bool { return p.unattended && !p.certified }
+
+// unnamed returns why a dataplane of this zone can have no certificate; empty if it can.
+func (w *World) unnamed(r *resource.Resource) string {
+	spec := r.Spec().(*resource.Dataplane)
+	for _, tags := range spec.TagSets() {
+		if of := tags[resource.ZoneTag]; of != "" && of != string(w.zone) {
+			return "" // another zone gives it one
+		}
+	}
+	if _, err := identity.Of(w.zone, r.Key().Mesh, r.Key().Name, spec.TagSets()); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// LeftOut returns why others send a dataplane no requests for want of a certificate; empty
+// if they do. It is a sentence for operators.
+func (w *World) LeftOut(dataplane resource.Key) string {
+	settings := w.Mesh(dataplane.Mesh)
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	r, exists := w.view.Get(dataplane)
+	if !exists || !settings.Secure() || len(r.Spec().(*resource.Dataplane).Inbounds()) == 0 {
+		return ""
+	}
+	if why := w.unnamed(r); why != "" {
+		return "others send it no requests, since the mesh is STRICT and it can have no certificate: " + why
+	}
+	if w.proxies[dataplane].leftOut() {
+		return "others send it no requests, since the mesh is STRICT and no agent has come for its certificate: run `meridian proxy run` beside it"
+	}
+	return ""
 }
 
 // MeshOf is Mesh as it holds for the proxies of one dataplane. Where plaintext is accepted
@@ -42,6 +84,12 @@ func (w *World) SetListening(dataplane resource.Key, envoy, has bool) bool {
 	return w.setProxy(dataplane, func(p *proxyTLS) { p.listening, p.envoy = has, envoy })
 }
 
+// SetUnattended notes that no agent has come for a dataplane, which so has no certificate
+// until SetCertified says otherwise, and reports whether that is new.
+func (w *World) SetUnattended(dataplane resource.Key) bool {
+	return w.setProxy(dataplane, func(p *proxyTLS) { p.unattended = true })
+}
+
 func (w *World) setProxy(dataplane resource.Key, set func(*proxyTLS)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -55,7 +103,7 @@ func (w *World) setProxy(dataplane resource.Key, set func(*proxyTLS)) bool {
 		delete(w.proxies, dataplane)
 	}
 	touched := changes{}
-	for _, in := range instancesOf(r) {
+	for _, in := range w.instancesOf(r) {
 		touched.of(Service{dataplane.Mesh, in.tags[resource.ServiceTag]}).all = true
 	}
 	w.refresh(touched)

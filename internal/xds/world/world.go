@@ -368,7 +368,7 @@ func (w *World) dropService(id Service) {
 
 func (w *World) putInstances(r *resource.Resource, touched changes) {
 	key := r.Key()
-	for _, in := range instancesOf(r) {
+	for _, in := range w.instancesOf(r) {
 		id := Service{key.Mesh, in.tags[resource.ServiceTag]}
 		s := w.serviceOf(id)
 		s.instances[key.Name] = append(s.instances[key.Name], in)
@@ -378,7 +378,7 @@ func (w *World) putInstances(r *resource.Resource, touched changes) {
 
 func (w *World) dropInstances(old *resource.Resource, touched changes) {
 	key := old.Key()
-	for _, in := range instancesOf(old) {
+	for _, in := range w.instancesOf(old) {
 		id := Service{key.Mesh, in.tags[resource.ServiceTag]}
 		s := w.serviceOf(id)
 		touched.of(id).gone = append(touched.of(id).gone, s.instances[key.Name]...)

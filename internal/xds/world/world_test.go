@@ -78,6 +78,56 @@ func TestEndpointsOfASelector(t *testing.T) {
 	require.Equal(t, []string{"0 east 10.9.0.2:80", "0 west 10.0.0.3:80"}, describe(w.Endpoints("m", resource.TagSelector{"kuma.io/service": "a", "version": "v2"})))
 }
 
+// Where every connection is mutual TLS, a dataplane without a certificate is no endpoint:
+// one that can have none, and one that no agent has come for. LeftOut says so.
+func TestADataplaneWithoutACertificateIsNoEndpoint(t *testing.T) {
+	world := policytest.NewWorld()
+	put := func(name, address, more string) resource.Key {
+		return world.Put(t, dataplane(name), `{"networking":{"address":"`+address+`","inbound":[{"port":80,"tags":{"kuma.io/service":"a"`+more+`}}]}}`)
+	}
+	put("a-1", "10.0.0.1", `,"kuma.io/zone":"east"`)
+	alone := put("a-2", "10.0.0.2", `,"kuma.io/zone":"east"`)
+	long := put("a-3", "10.0.0.3", `,"kuma.io/zone":"east","long":"`+strings.Repeat("x", 3000)+`"`)
+	put("a-4", "10.0.0.4", `,"kuma.io/zone":"west"`)
+	w := New("east")
+	mesh := func(spec string) {
+		changed := world.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, spec)
+		w.Update(world.View(), []resource.Key{changed})
+	}
+	mtls := func(mode string) string {
+		return `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"` + mode + `"}]}}`
+	}
+	w.Reset(world.View())
+	mesh("{}")
+	w.Follow("m", resource.TagSelector{"kuma.io/service": "a"})
+	is := func(want ...string) {
+		t.Helper()
+		var got []string
+		for _, line := range describe(w.Endpoints("m", resource.TagSelector{"kuma.io/service": "a"})) {
+			got = append(got, strings.TrimSuffix(line[strings.LastIndex(line, ".")+1:], ":80"))
+		}
+		require.Equal(t, want, got)
+	}
+	is("1", "2", "3", "4")
+	require.True(t, w.SetUnattended(alone))
+	require.False(t, w.SetUnattended(alone), "nothing new")
+	for _, spec := range []string{"{}", mtls("PERMISSIVE")} {
+		mesh(spec)
+		is("1", "2", "3", "4")
+		require.Empty(t, w.LeftOut(alone))
+		require.Empty(t, w.LeftOut(long))
+	}
+	mesh(mtls("STRICT"))
+	is("1", "4")
+	require.Contains(t, w.LeftOut(alone), "no agent has come for its certificate")
+	require.Contains(t, w.LeftOut(long), "give it fewer or shorter tags")
+	require.Empty(t, w.LeftOut(dataplane("a-1").Key))
+	require.Empty(t, w.LeftOut(dataplane("a-4").Key), "another zone gives it one")
+	require.True(t, w.SetCertified(alone, true))
+	is("1", "2", "4")
+	require.Empty(t, w.LeftOut(alone))
+}
+
 func TestNamesOfEndpoints(t *testing.T) {
 	name := func(mesh resource.MeshName, selector resource.TagSelector) string {
 		return KeyOf(mesh, selector).Name()
