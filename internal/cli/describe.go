@@ -60,6 +60,9 @@ func (a *app) describe(ctx context.Context, kind *resource.Descriptor, mesh, nam
 		line("Mesh", "%s", m.Mesh)
 	}
 	line("Version", "%d, written at revision %d", m.Version, m.Revision)
+	if m.Rollout != "" {
+		line(string(resource.KindRollout), "%s: shown in this zone in place of what the global has", m.Rollout)
+	}
 	line("Created", "%s", a.moment(m.CreationTime))
 	line("Modified", "%s", a.moment(m.ModificationTime))
 	if namespace := m.Labels[resource.LabelNamespace]; namespace != "" {

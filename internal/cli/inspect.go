@@ -103,6 +103,14 @@ func (a *app) ask(ctx context.Context, request *meridianv1.InspectRequest) (*mer
 	if err != nil {
 		return nil, err
 	}
+	const most = 5
+	all := answer.RolledOutOf(response.GetJson())
+	for _, r := range all[:min(len(all), most)] {
+		a.Message("%s.", r)
+	}
+	if len(all) > most {
+		a.Message("%s more: `-o json` lists them as `rollouts`.", print.Plural(len(all)-most, "resource"))
+	}
 	notes := response.GetNotes()
 	for _, note := range notes[min(len(absent), len(notes)):] {
 		a.Warn("the answer may be incomplete: " + note)

@@ -216,7 +216,8 @@ func Answer(q Question, from Source, at At) (Answered, error) {
 		}
 	}
 	a.Shown = answer.Shown(view, at.Mesh, a.Document, nil)
-	return a, nil
+	a.Document, err = answer.WithRolledOut(a.Document, answer.RolledOutIn(view, at.Mesh, at.Zone, a.Document))
+	return a, err
 }
 
 // surveyOf returns what completes the document of a question from a view; nil where Ask

@@ -3,6 +3,7 @@ package question
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"meridian/internal/policy/condition"
 	"meridian/internal/policy/engines"
 	"meridian/internal/resource"
+	"meridian/internal/rollout/overlay"
 	"meridian/internal/store"
 )
 
@@ -121,4 +123,62 @@ func BenchmarkStandingWarnings(b *testing.B) {
 		require.NoError(b, err)
 	}
 	b.ReportMetric(100*source.held.Seconds()/b.Elapsed().Seconds(), "held-%")
+}
+
+// TestAnswersNameRollouts: an answer of a zone says which of the resources that it names
+// a rollout has the zone show, and which it shows as deleted; merged answers say it of
+// each zone, whatever a zone calls itself.
+func TestAnswersNameRollouts(t *testing.T) {
+	matching, s := matchingOf(t, permission(t, "p", "old"), permission(t, "other", "old"))
+	at := question(t, matching)
+	require.Empty(t, answer.RolledOutOf(at.Document), "nothing is said without rollouts")
+
+	const spec = `{"stages":[{"all":true}],"changes":[
+		{"put":{"type":"TrafficPermission","mesh":"m","name":"p","spec":{"sources":[{"match":{"meridian.io/service":"*"}}],"destinations":[{"match":{"meridian.io/service":"new"}}]}},"replaces":1},
+		{"put":{"type":"Mesh","name":"elsewhere","spec":{}}},
+		{"delete":{"type":"TrafficPermission","mesh":"m","name":"other"},"replaces":1}],
+		"status":{"phase":"Progressing","stage":1,"zones":["east"]}}`
+	rollout, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindRollout, Name: "canary"}, Version: 1, Revision: 2}, []byte(spec))
+	require.NoError(t, err)
+	changes := []store.Change{{After: rollout}}
+	made := rollout.Spec().(*resource.Rollout).Changes
+	base := func(key resource.Key) overlay.Base {
+		if r, ok := s.View().Get(key); ok {
+			return overlay.Base{Version: r.Meta().Version}
+		}
+		return overlay.Base{}
+	}
+	shown := overlay.Of("east", slices.Values([]*resource.Resource{rollout}), base, nil)
+	for _, c := range made {
+		after, ok := shown.Get(c.Key())
+		require.True(t, ok)
+		before, _ := s.View().Get(c.Key())
+		changes = append(changes, store.Change{Before: before, After: after})
+	}
+	require.NoError(t, s.Replicate(store.Batch{Revision: 2, Prev: 1, Changes: changes}))
+	at = question(t, matching)
+	want := []answer.RolledOut{
+		{Kind: "TrafficPermission", Mesh: "m", Name: "other", Deleted: true, Rollout: "canary", Zone: "east"},
+		{Kind: "TrafficPermission", Mesh: "m", Name: "p", Rollout: "canary", Zone: "east"},
+	}
+	require.Equal(t, want, answer.RolledOutOf(at.Document))
+	var about answer.PolicyAnswer
+	require.NoError(t, answer.Unmarshal(at.Document, &about), "the document is what it was, with a member more: %s", at.Document)
+	require.Equal(t, "p", about.Name)
+	require.Equal(t, `TrafficPermission/m/other is deleted as Rollout canary changes it in zone "east"`, want[0].String())
+
+	merged, err := answer.MergePolicies([]answer.Part{{Zone: "west", JSON: at.Document}, {Zone: "east", JSON: at.Document}}, func([]answer.Rejected) []answer.Absence { return nil })
+	require.NoError(t, err)
+	of := answer.RolledOutOf(merged)
+	require.Len(t, of, 4)
+	require.Equal(t, want, of[:2])
+	require.Equal(t, resource.ZoneName("west"), of[2].Zone)
+}
+
+// question asks a zone named east about a policy.
+func question(t *testing.T, matching Source) Answered {
+	t.Helper()
+	answered, err := Answer(Policy{Kind: "TrafficPermission", Name: "p"}, matching, At{Mesh: "m", Zone: "east"})
+	require.NoError(t, err)
+	return answered
 }

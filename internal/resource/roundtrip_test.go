@@ -95,6 +95,7 @@ func TestRoundTripProperty(t *testing.T) {
 			ModificationTime: anyTime(t, "modification"),
 			Version:          rapid.Uint64().Draw(t, "version"),
 			Revision:         resource.Revision(rapid.Uint64().Draw(t, "revision")),
+			Rollout:          rapid.SampledFrom([]string{"", "", "canary"}).Draw(t, "rollout"),
 		}
 		if labels := rapid.MapOfN(rapid.StringMatching(`([a-z]{1,5}\.x/)?[a-zA-Z]([-_.]?[a-z]){0,4}`), anyText().Filter(printable), 0, 3).Draw(t, "labels"); len(labels) > 0 {
 			meta.Labels = labels

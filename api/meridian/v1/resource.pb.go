@@ -183,7 +183,10 @@ type Resource struct {
 	// The revision that last wrote it. Set by the server.
 	Revision uint64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The spec as JSON.
-	Spec          []byte `protobuf:"bytes,9,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec []byte `protobuf:"bytes,9,opt,name=spec,proto3" json:"spec,omitempty"`
+	// The Rollout that has this zone show the resource in place of what the global has;
+	// empty otherwise. Set by the server; ignored in Apply.
+	Rollout       string `protobuf:"bytes,10,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -281,6 +284,13 @@ func (x *Resource) GetSpec() []byte {
 	return nil
 }
 
+func (x *Resource) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
 var File_meridian_v1_resource_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_resource_proto_rawDesc = "" +
@@ -289,7 +299,7 @@ const file_meridian_v1_resource_proto_rawDesc = "" +
 	"\vPointInTime\x12\x1c\n" +
 	"\brevision\x18\x01 \x01(\x04H\x00R\brevision\x12-\n" +
 	"\x03ago\x18\x02 \x01(\v2\x19.google.protobuf.DurationH\x00R\x03agoB\a\n" +
-	"\x05point\"\x90\x03\n" +
+	"\x05point\"\xaa\x03\n" +
 	"\bResource\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -299,7 +309,9 @@ const file_meridian_v1_resource_proto_rawDesc = "" +
 	"\x11modification_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x10modificationTime\x12\x18\n" +
 	"\aversion\x18\a \x01(\x04R\aversion\x12\x1a\n" +
 	"\brevision\x18\b \x01(\x04R\brevision\x12\x12\n" +
-	"\x04spec\x18\t \x01(\fR\x04spec\x1a9\n" +
+	"\x04spec\x18\t \x01(\fR\x04spec\x12\x18\n" +
+	"\arollout\x18\n" +
+	" \x01(\tR\arollout\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*_\n" +

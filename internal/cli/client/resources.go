@@ -44,6 +44,7 @@ func Decode(m *meridianv1.Resource) *resource.Resource {
 		Labels:   m.GetLabels(),
 		Version:  m.GetVersion(),
 		Revision: resource.Revision(m.GetRevision()),
+		Rollout:  m.GetRollout(),
 	}
 	if t := m.GetCreationTime(); t != nil {
 		meta.CreationTime = t.AsTime()

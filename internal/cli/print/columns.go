@@ -1,6 +1,7 @@
 package print
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -75,6 +76,10 @@ func (p *Printer) resourceTable(resources []*resource.Resource, kind *resource.D
 		t.Header = append(t.Header, status[i].title())
 	}
 	t.Header = append(t.Header, "VERSION", "AGE")
+	rolledOut := slices.ContainsFunc(resources, func(r *resource.Resource) bool { return r.Meta().Rollout != "" })
+	if rolledOut {
+		t.Header = append(t.Header, "ROLLOUT")
+	}
 	if wide {
 		t.Header = append(t.Header, "REVISION", "MODIFIED", "LABELS")
 	}
@@ -96,6 +101,9 @@ func (p *Printer) resourceTable(resources []*resource.Resource, kind *resource.D
 			row = append(row, status[i].Reasons[m.Key])
 		}
 		row = append(row, strconv.FormatUint(m.Version, 10), p.Age(m.CreationTime))
+		if rolledOut {
+			row = append(row, cmp.Or(m.Rollout, "-"))
+		}
 		if wide {
 			row = append(row, strconv.FormatUint(uint64(m.Revision), 10), Stamp(m.ModificationTime), Tags(m.Labels))
 		}

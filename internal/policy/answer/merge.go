@@ -123,7 +123,8 @@ func MergeConnections(from, to Part, incomplete []Absence) ([]byte, error) {
 	}
 	merged.Superseded = slices.Concat(sending.Superseded, merged.Superseded)
 	merged.Incomplete = incomplete
-	return Marshal(&merged)
+	document, err := Marshal(&merged)
+	return keepRolledOut(document, err, from, to)
 }
 
 // WithIncomplete adds to a ConnectionAnswer what it lacks.
@@ -133,7 +134,8 @@ func WithIncomplete(document []byte, incomplete []Absence) ([]byte, error) {
 		return nil, err
 	}
 	a.Incomplete = incomplete
-	return Marshal(&a)
+	whole, err := Marshal(&a)
+	return keepRolledOut(whole, err, Part{JSON: document})
 }
 
 func merge[T any](parts []Part, stamp func(*T, resource.ZoneName), add func(merged, part *T), finish func(*T, []Rejected)) ([]byte, error) {
@@ -156,5 +158,6 @@ func merge[T any](parts []Part, stamp func(*T, resource.ZoneName), add func(merg
 		return nil, errors.New("no zone gave an answer that can be read")
 	}
 	finish(merged, rejected)
-	return Marshal(merged)
+	document, err := Marshal(merged)
+	return keepRolledOut(document, err, parts...)
 }

@@ -126,6 +126,7 @@ func Encode(r *resource.Resource) *meridianv1.Resource {
 		Version:          m.Version,
 		Revision:         uint64(m.Revision),
 		Spec:             r.Canonical(),
+		Rollout:          m.Rollout,
 	}
 }
 
