@@ -82,18 +82,29 @@ func (k RolloutKey) Key() Key { return Key{Kind: k.Type, Mesh: k.Mesh, Name: k.N
 
 // RolloutStatus is how far a rollout has come.
 type RolloutStatus struct {
-	Phase  RolloutPhase `json:"phase" required:"true" enum:"Progressing|Halted|Completed|Aborted" doc:"Whether it continues, waits for an operator, or is over."`
-	Stage  uint32       `json:"stage" required:"true" min:"1" doc:"Number of the current stage, from 1."`
-	Zones  []ZoneName   `json:"zones,omitzero" doc:"Zones that have the change, sorted by name, each once."`
-	All    bool         `json:"all,omitzero" doc:"That every zone has the change."`
-	Since  string       `json:"since,omitzero" doc:"When the phase or the stage began, RFC 3339."`
-	Reason string       `json:"reason,omitzero" doc:"Why it is in its phase, for people."`
-	Author string       `json:"author,omitzero" doc:"The user who began it."`
+	Phase   RolloutPhase `json:"phase" required:"true" enum:"Progressing|Halted|Completed|Aborted" doc:"Whether it continues, waits for an operator, or is over."`
+	Stage   uint32       `json:"stage" required:"true" min:"1" doc:"Number of the current stage, from 1."`
+	Zones   []ZoneName   `json:"zones,omitzero" doc:"Zones that have the change, sorted by name, each once."`
+	All     bool         `json:"all,omitzero" doc:"That every zone has the change."`
+	Since   string       `json:"since,omitzero" doc:"When the phase or the stage began, RFC 3339."`
+	Settled string       `json:"settled,omitzero" doc:"Since when all connected zones of the stage have the change, RFC 3339."`
+	Reason  string       `json:"reason,omitzero" doc:"Why it is in its phase, for people."`
+	Author  string       `json:"author,omitzero" doc:"The user who began it."`
 }
 
 // Began returns when the phase or the stage began, the zero time where that is unknown.
 func (s *RolloutStatus) Began() time.Time {
 	t, err := time.Parse(time.RFC3339, s.Since)
+	if err != nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// SettledSince returns since when all connected zones of the stage have the change, the
+// zero time where they have not.
+func (s *RolloutStatus) SettledSince() time.Time {
+	t, err := time.Parse(time.RFC3339, s.Settled)
 	if err != nil {
 		return time.Time{}
 	}
@@ -314,8 +325,10 @@ func (s *RolloutStatus) check(at Path, stages int, r *Report) {
 	if s.Phase.Finished() && (len(s.Zones) > 0 || s.All) {
 		r.Errorf(at.Field("zones"), "no zone has the change of a rollout that is over")
 	}
-	if s.Since != "" {
-		readTime(&doctree.Node{Shape: doctree.Text, Text: s.Since}, at.Field("since"), r)
+	for _, moment := range []struct{ name, value string }{{"since", s.Since}, {"settled", s.Settled}} {
+		if moment.value != "" {
+			readTime(&doctree.Node{Shape: doctree.Text, Text: moment.value}, at.Field(moment.name), r)
+		}
 	}
 	for _, text := range []struct{ name, value string }{{"reason", s.Reason}, {"author", s.Author}} {
 		if len(text.value) > maxRolloutText {

@@ -42,7 +42,11 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 		s.advanceLocked(rev)
 		return Result{Revision: from.changed}
 	}
-	if err := checkPreconditions(from, txn); err != nil {
+	err := checkPreconditions(from, txn)
+	if err == nil {
+		err = s.checkHeldLocked(from, txn.Ops)
+	}
+	if err != nil {
 		s.advanceLocked(rev)
 		return Result{Revision: from.changed, Err: err}
 	}

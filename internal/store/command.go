@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"time"
 
 	storev1 "meridian/api/store/v1"
@@ -20,18 +21,25 @@ const (
 	// which batches leave contents and snapshots have them, or on which revision or parts
 	// of the state it was decided.
 	formatRetention = 3
+	// formatRollout: the command writes, or restores, a Rollout. Until it is finished, what
+	// it is to change is held (see holds). A field that is added to Rollout, or that is
+	// checked in another way, takes a format of its own.
+	formatRollout = 4
 	// latestFormat is the newest format that is defined. A command has the oldest
 	// format that holds it, so that a release that knows no newer one can still apply
 	// it. A field that is added to storev1.Command takes a format of its own, and a
 	// case in formatOf; so does a change of what applying a command does: commands of
 	// the formats before it are applied as they were.
-	latestFormat = formatRetention
+	latestFormat = formatRollout
 
 	commandOverhead = 5
 )
 
 // formatOf returns the oldest format that holds a command.
 func formatOf(command *storev1.Command) byte {
+	if writesRollout(command) {
+		return formatRollout
+	}
 	if command.GetRetention() != nil || command.UnchangedSince != nil || len(command.GetParts()) > 0 {
 		return formatRetention
 	}
@@ -41,6 +49,18 @@ func formatOf(command *storev1.Command) byte {
 		}
 	}
 	return formatFirst
+}
+
+// writesRollout reports whether a command writes or restores a Rollout.
+func writesRollout(command *storev1.Command) bool {
+	for _, op := range command.GetOperations() {
+		if op.GetPut().GetKey().GetKind() == string(resource.KindRollout) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(command.GetRestore().GetResources(), func(r *storev1.Resource) bool {
+		return r.GetKey().GetKind() == string(resource.KindRollout)
+	})
 }
 
 // FormatOf returns the format of an encoded command, 0 when it is none.

@@ -60,7 +60,11 @@ func (s *Store) Preview(txn Txn) (Result, *View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from := s.now.Load().view
-	if err := checkPreconditions(from, txn); err != nil {
+	err := checkPreconditions(from, txn)
+	if err == nil {
+		err = s.checkHeldLocked(from, txn.Ops)
+	}
+	if err != nil {
 		return Result{Revision: from.changed, Err: err}, from
 	}
 	b := &batch{draft: s.draftLocked(from), revision: from.revision + 1, time: nextTime(from.time, txn.Time)}

@@ -24,6 +24,7 @@ type Store struct {
 	past       *past      // contents of old revisions; nil where none are kept
 	restoring  *restoring // parts of a state that is not in effect yet
 	awaiting   map[*awaiting]struct{}
+	held       *holds // of a view that was applied to or previewed on; nil before
 }
 
 // published is everything that readers see, replaced as one.
