@@ -17,6 +17,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +46,10 @@ type Options struct {
 	// Variables are the names that an expression may use, each an object. nil stands for
 	// those of policies.
 	Variables []string
+	// Fields are further variables by their qualified names, such as zone.lag, with their
+	// types: an expression that misspells one is refused. Their values are given to
+	// EvalWith by the same names.
+	Fields map[string]*cel.Type
 	// MaxLength is the longest expression accepted, in bytes.
 	MaxLength int
 	// CostLimit is the budget of one evaluation in CEL cost units, about one per
@@ -92,6 +98,9 @@ func NewCompiler(opts Options) (*Compiler, error) {
 	var variables []cel.EnvOption
 	for _, name := range opts.Variables {
 		variables = append(variables, cel.Variable(name, cel.MapType(cel.StringType, cel.DynType)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(opts.Fields)) {
+		variables = append(variables, cel.Variable(name, opts.Fields[name]))
 	}
 	env, err := cel.NewEnv(append(variables,
 		cel.CustomTypeAdapter(adapter{types.DefaultTypeAdapter}),
