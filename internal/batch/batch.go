@@ -61,8 +61,8 @@ func send[Q, R any](ctx context.Context, req *Q, split func(*Q, func(*Q) error) 
 
 // splitApply calls send with the messages of a batch, in order.
 func splitApply(req *meridianv1.ApplyRequest, send func(*meridianv1.ApplyRequest) error) error {
-	next := &meridianv1.ApplyRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), KeepTimes: req.GetKeepTimes(), Plan: req.GetPlan(), SkipTests: req.GetSkipTests()}
-	size := 0
+	next := &meridianv1.ApplyRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), KeepTimes: req.GetKeepTimes(), Plan: req.GetPlan(), SkipTests: req.GetSkipTests(), Rollout: req.GetRollout()}
+	size := proto.Size(req.GetRollout())
 	flush := func() error {
 		out := next
 		next, size = &meridianv1.ApplyRequest{}, 0
@@ -114,8 +114,8 @@ func splitConditions(conditions []*meridianv1.VersionCondition, size int, flush 
 
 // splitDelete calls send with the messages of a batch, in order.
 func splitDelete(req *meridianv1.DeleteRequest, send func(*meridianv1.DeleteRequest) error) error {
-	next := &meridianv1.DeleteRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), Plan: req.GetPlan(), SkipTests: req.GetSkipTests()}
-	size := 0
+	next := &meridianv1.DeleteRequest{RequestId: req.GetRequestId(), DryRun: req.GetDryRun(), Force: req.GetForce(), Plan: req.GetPlan(), SkipTests: req.GetSkipTests(), Rollout: req.GetRollout()}
+	size := proto.Size(req.GetRollout())
 	flush := func() error {
 		out := next
 		next, size = &meridianv1.DeleteRequest{}, 0

@@ -34,6 +34,8 @@ type applyOptions struct {
 	connectedOnly bool
 	// yes makes a change that takes access away without a question.
 	yes bool
+	// rollout has the change reach the zones by stages.
+	rollout rolloutOptions
 }
 
 func newApplyCommand(a *app) *cobra.Command {
@@ -51,8 +53,13 @@ resource.
 PLAN is a file of 'meridian plan --out': its change is made only if what is stored is
 what it was, and the change still does the same (exit code 3 otherwise).
 
-What takes access away is shown first, and on a terminal asked about; --yes answers.`,
+What takes access away is shown first, and on a terminal asked about; --yes answers.
+
+With --rollout, the batch is not written yet: it begins a rollout, by which the zones
+of one stage after the other have the change, and which writes the batch in the end.
+Until then no other write changes these resources. See 'meridian rollout'.`,
 		Example: `  meridian apply -f policies/
+  meridian apply -f policies/ --rollout zones=canary,then=25%,then=all --interval 10m
   meridian apply -f - --dry-run=server < policy.yaml
   meridian apply -f policy.yaml --wait=zones --timeout 1m
   meridian apply change.plan`,
@@ -64,6 +71,8 @@ What takes access away is shown first, and on a terminal asked about; --yes answ
 				return exit.Usagef("documents are given with -f; the only argument is a plan of `meridian plan --out`")
 			case len(o.ifVersion) > 0 || o.keepTimes || o.force || o.dryRun == "client" || o.mesh.explicit():
 				return exit.Usagef("a plan has its own conditions: leave out --if-version, --keep-times, --force, --mesh and --dry-run=client")
+			case o.rollout != rolloutOptions{}:
+				return exit.Usagef("a plan is of a change at once: give the documents with -f for --rollout")
 			}
 			if err := o.check(); err != nil {
 				return err
@@ -79,6 +88,7 @@ What takes access away is shown first, and on a terminal asked about; --yes answ
 	bindForce(cmd, &o.force)
 	bindSkipTests(cmd, &o.skipTests)
 	bindYes(cmd, &o.yes)
+	bindRollout(cmd, &o.rollout)
 	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
 	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; enforced: and the proxies that it touches have accepted it; exit code 6 and the names when some have not within --timeout")
@@ -113,6 +123,8 @@ func (o *applyOptions) check() error {
 		return exit.Usagef("--dry-run %q: write client or server", o.dryRun)
 	case o.wait != "" && o.wait != "zones" && o.wait != "enforced":
 		return exit.Usagef("--wait %q: write zones or enforced", o.wait)
+	case o.rollout.stages != "" && (o.wait != "" || o.keepTimes || o.dryRun == "client"):
+		return exit.Usagef("--rollout goes without --wait, --keep-times and --dry-run=client; `meridian rollout status` shows how far it is")
 	case o.connectedOnly && o.wait == "":
 		return exit.Usagef("--connected-only is about --wait=zones and --wait=enforced: give both")
 	}
@@ -143,7 +155,11 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if !o.force {
 		conditions = documentVersions(resources, conditions)
 	}
-	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, KeepTimes: o.keepTimes, SkipTests: o.skipTests}
+	staged, err := o.rollout.options(a.Now())
+	if err != nil {
+		return err
+	}
+	request := &meridianv1.ApplyRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, KeepTimes: o.keepTimes, SkipTests: o.skipTests, Rollout: staged}
 	if !request.DryRun {
 		request.RequestId = rand.Text()
 	}
@@ -187,9 +203,12 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 		a.Message("Note: %s", note)
 	}
 	findings := viewFindings(response.GetFindings())
-	if request.GetDryRun() {
+	switch {
+	case request.GetDryRun():
 		a.Message("Dry run: nothing was written.")
-	} else {
+	case request.GetRollout() != nil:
+		a.tellRollout(request.GetRollout(), response.GetResults())
+	default:
 		found, missing := fleetFindings(bounded, c, a.fleetBudget, revision, response.GetResults())
 		a.warnOfFleet(found, missing, response.GetResults())
 		for _, advice := range found {

@@ -20,7 +20,10 @@ func newDeleteCommand(a *app) *cobra.Command {
 		Short: "Delete resources, all of them or none",
 		Long: `Delete resources by name, or all that the documents name, in one atomic batch.
 If one of them does not exist, nothing is deleted and the exit code is 1. A zone that
-is connected is deleted only with --force.`,
+is connected is deleted only with --force.
+
+With --rollout, they are deleted in the zones of one stage after the other; see
+'meridian rollout'.`,
 		Example: `  meridian delete traffic-permission allow-all
   meridian delete Timeout/web Retry/web
   meridian delete -f policies/ --dry-run`,
@@ -38,6 +41,7 @@ is connected is deleted only with --force.`,
 	bindForce(cmd, &o.force)
 	bindSkipTests(cmd, &o.skipTests)
 	bindYes(cmd, &o.yes)
+	bindRollout(cmd, &o.rollout)
 	return cmd
 }
 
@@ -58,7 +62,11 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 			return err
 		}
 	}
-	request := &meridianv1.DeleteRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, SkipTests: o.skipTests}
+	staged, err := o.rollout.options(a.Now())
+	if err != nil {
+		return err
+	}
+	request := &meridianv1.DeleteRequest{DryRun: o.dryRun == "server", IfVersions: conditions, Force: o.force, SkipTests: o.skipTests, Rollout: staged}
 	for _, k := range keys {
 		request.Keys = append(request.Keys, messageKey(k))
 	}
@@ -81,6 +89,8 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	}
 	if request.DryRun {
 		a.Message("Dry run: nothing was deleted.")
+	} else {
+		a.tellRollout(staged, response.GetResults())
 	}
 	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), nil)
 }

@@ -48,7 +48,7 @@ func newRootCommand(a *app) *cobra.Command {
 		}
 	}
 	add(groupResources, newApplyCommand(a), newPlanCommand(a), newGetCommand(a), newDescribeCommand(a), newDeleteCommand(a),
-		newEditCommand(a), newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newDiffCommand(a), newHistoryCommand(a), newBlameCommand(a), newRollbackCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
+		newEditCommand(a), newExportCommand(a), newWatchCommand(a), newValidateCommand(a), newDiffCommand(a), newHistoryCommand(a), newBlameCommand(a), newRollbackCommand(a), newRolloutCommand(a), newExplainCommand(a), newAPIResourcesCommand(a))
 	add(groupAnswers, newInspectCommand(a), newWhyCommand(a), newEvalCommand(a), newTestCommand(a), newLintCommand(a), newAnalyzeCommand(a), newMigrateCommand(a))
 	add(groupFleet, newStatusCommand(a), newZonesCommand(a), newDataplanesCommand(a), newProxyCommand(a), newClusterCommand(a))
 	add(groupSetup, newAuthCommand(a), newGenerateCommand(a), newTokensCommand(a), newAuditCommand(a),

@@ -79,7 +79,7 @@ func Write(ctx context.Context, log Log, decide func() (Batch, error)) (store.Re
 		batch.Preconditions = slices.Concat(required(batch), batch.Preconditions)
 		result, err := log.Propose(ctx, batch.Txn)
 		if !outdated(err, batch.Conditions) {
-			return result, explain(err)
+			return result, Explain(err)
 		}
 		if err := Newest(ctx, log); err != nil {
 			return store.Result{}, rpcerr.WithEffect(err, rpcerr.EffectNone)
@@ -119,7 +119,7 @@ func CreateMissing(ctx context.Context, log Log, at time.Time, batch ...*resourc
 	if errors.As(err, &conflict) {
 		return nil
 	}
-	return explain(err)
+	return Explain(err)
 }
 
 // required are the conditions as preconditions, without those that hold because

@@ -12,14 +12,19 @@ import (
 // reasonNoLeader is the reason of what fails for want of a leader that serves.
 const reasonNoLeader = "NO_LEADER"
 
-// explain turns why a proposal failed into what its caller is told: the one
+// ReasonHeld is the reason of a write of what an unfinished rollout is to change.
+const ReasonHeld = "HELD_BY_ROLLOUT"
+
+// Explain turns why a proposal failed into what its caller is told: the one
 // mapping of the log's errors and the state machine's.
-func explain(err error) error {
+func Explain(err error) error {
 	var (
 		conflict *store.ConflictError
 		noMesh   *store.MeshMissingError
 		notEmpty *store.MeshNotEmptyError
 		changed  *store.ChangedError
+		held     *store.HeldError
+		rollouts *store.RolloutsError
 	)
 	none := func(code rpcerr.Code, reason string) error {
 		return rpcerr.WithEffect(rpcerr.New(code, reason, "%w", err), rpcerr.EffectNone)
@@ -29,6 +34,10 @@ func explain(err error) error {
 		return nil
 	case errors.As(err, &changed):
 		return none(rpcerr.Unavailable, ReasonStateChanged)
+	case errors.As(err, &held):
+		return none(rpcerr.Conflict, ReasonHeld)
+	case errors.As(err, &rollouts):
+		return none(rpcerr.Conflict, "TOO_MANY_ROLLOUTS")
 	case errors.As(err, &conflict):
 		return none(rpcerr.Conflict, ReasonVersion)
 	case errors.As(err, &noMesh):

@@ -84,6 +84,8 @@ type fleetStatus struct {
 	// servers is the server to ask for each connected zone: the one with its most
 	// advanced instance, of those that are not silent.
 	servers map[resource.ZoneName]string
+	// instances are those of each zone: the connected ones where there are any.
+	instances map[resource.ZoneName][]zonesync.Instance
 	// silentServer are the servers that did not answer, by name.
 	silent []silentServer
 }
@@ -235,7 +237,8 @@ func (d *fleet) status(ctx context.Context, brief bool, timeout func(server stri
 	})
 	d.checkDivergence(reports)
 	c := fleetStatus{zones: d.zones.Zones(reports...), servers: map[resource.ZoneName]string{}, silent: silent}
-	for zone, instances := range zonesync.Merge(append(reports, d.zones.Report())...) {
+	c.instances = zonesync.Merge(append(reports, d.zones.Report())...)
+	for zone, instances := range c.instances {
 		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int {
 			if a.Silent() != b.Silent() {
 				return cmp.Compare(b.Quiet, a.Quiet)

@@ -27,6 +27,7 @@ import (
 	"meridian/internal/policy/engines"
 	"meridian/internal/policy/inherit"
 	"meridian/internal/resource"
+	"meridian/internal/rollout"
 	"meridian/internal/server"
 	"meridian/internal/service/admin"
 	"meridian/internal/store"
@@ -59,7 +60,9 @@ type global struct {
 	// about those connected here.
 	fleet       *fleet
 	proxyRounds *rounds[proxyVerdict]
-	peerService *peerService
+	// rolloutConditions compiles the conditions that halt rollouts.
+	rolloutConditions *rollout.Conditions
+	peerService       *peerService
 	// stale: this server cannot tell whether it is up to date. leaders counts
 	// changes of the leader.
 	stale atomic.Bool
@@ -173,7 +176,7 @@ func (g *global) Serve(ctx context.Context) error {
 			return errors.Join(err, g.Listeners.CloseWebhook())
 		}
 		for _, run := range []func(context.Context) error{
-			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys, g.FollowAdminToken, g.FollowServers, g.watchEncryption,
+			g.sync.Run, g.fleet.Run, g.Matching.Run, g.watchFreshness, g.watchLeaders, g.bootstrapOnLeadership, g.followReplacements, g.followKeys, g.FollowAdminToken, g.FollowServers, g.watchEncryption, g.rollouts().run,
 		} {
 			parts.Go(func() error { return run(ctx) })
 		}
@@ -235,6 +238,9 @@ func (g *global) assemble() error {
 	}
 	// Dataplanes are the zones' to match; the paths of routes are known here.
 	g.Matching = livematch.New(policy.NewMatcher().Following(inherit.New(g.Conditions)), g.Store)
+	if g.rolloutConditions, err = rollout.NewConditions(); err != nil {
+		return err
+	}
 	g.sync = zonesync.NewServer(zonesync.ServerConfig{
 		Name:        g.Name,
 		Store:       g.Store,
@@ -251,6 +257,7 @@ func (g *global) assemble() error {
 	g.peerService.zones.Store(g.sync)
 	g.fleet = newFleet(g.sync, g.otherServers, g.Log)
 	g.proxyRounds = newProxyRounds()
+	resources := g.admin()
 	g.Assemble(controlplane.API{
 		Authorize: authz.AuthorizeMethods(map[string]token.Use{
 			syncv1.SyncService_ServiceDesc.ServiceName:     token.ForZone,
@@ -262,7 +269,8 @@ func (g *global) assemble() error {
 		Servers:     g.announcedServers,
 		View:        func() store.Reader { return g.Store.View() },
 		Uses:        tokenUses(),
-	}, g.admin())
+	}, resources)
+	meridianv1.RegisterRolloutServiceServer(g.GRPC, &admin.Rollouts{Service: resources})
 	meridianv1.RegisterControlServiceServer(g.GRPC, &controlService{global: g})
 	meridianv1.RegisterClusterServiceServer(g.GRPC, &clusterService{global: g})
 	meridianv1.RegisterJoinServiceServer(g.GRPC, &joinService{global: g})
@@ -295,8 +303,9 @@ func (g *global) admin() *admin.Service {
 		Plan: func(ctx context.Context, batch *plan.Batch) (*plan.Plan, error) {
 			return g.questions().plan(ctx, batch)
 		},
-		Now:   g.Now,
-		Turns: g.Turns,
+		Rollouts: g.rolloutConfig(),
+		Now:      g.Now,
+		Turns:    g.Turns,
 	})
 }
 
@@ -321,7 +330,7 @@ func (g *global) registerMetrics() {
 	g.Gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.Store.Revision()) })
 	g.Gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.Store.View().Len()) })
 	g.Gauge("meridian_gossip_members", "Servers of this global that gossip considers alive.", func() float64 { return float64(len(g.gossip.Load().Members())) })
-	g.Metrics.MustRegister(newZoneCollector(g.zonesHere), newClusterCollector(g.clusterFigures))
+	g.Metrics.MustRegister(newZoneCollector(g.zonesHere), newRolloutCollector(g.Store.View), newClusterCollector(g.clusterFigures))
 	certificates := map[string]*pki.PKI{"api": g.PKI}
 	if g.peers != g.PKI {
 		certificates["peers"] = g.peers

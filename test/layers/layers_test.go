@@ -59,6 +59,7 @@ var levels = map[string]int{
 	"internal/policy/specificity": 2,
 	"internal/policy/targetref":   2,
 	"internal/plan":               2,
+	"internal/rollout":            2,
 	"internal/expectation":        2,
 	"internal/past":               2,
 	"internal/question":           2,

@@ -153,7 +153,10 @@ type ApplyRequest struct {
 	Plan bool `protobuf:"varint,11,opt,name=plan,proto3" json:"plan,omitempty"`
 	// Write although tests that a mesh carries fail then. It takes the right to delete its
 	// MeshTest.
-	SkipTests     bool `protobuf:"varint,12,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
+	SkipTests bool `protobuf:"varint,12,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
+	// Change nothing yet, and create a Rollout by which the batch reaches the zones by
+	// stages: the one result is that of the Rollout. keep_times is refused. Global only.
+	Rollout       *RolloutOptions `protobuf:"bytes,13,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -249,6 +252,13 @@ func (x *ApplyRequest) GetSkipTests() bool {
 		return x.SkipTests
 	}
 	return false
+}
+
+func (x *ApplyRequest) GetRollout() *RolloutOptions {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
 }
 
 // VersionCondition is the version that a resource must have for a batch to be
@@ -611,7 +621,9 @@ type DeleteRequest struct {
 	// As in ApplyRequest.
 	Plan bool `protobuf:"varint,7,opt,name=plan,proto3" json:"plan,omitempty"`
 	// As in ApplyRequest.
-	SkipTests     bool `protobuf:"varint,8,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
+	SkipTests bool `protobuf:"varint,8,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
+	// As in ApplyRequest.
+	Rollout       *RolloutOptions `protobuf:"bytes,9,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -693,6 +705,13 @@ func (x *DeleteRequest) GetSkipTests() bool {
 		return x.SkipTests
 	}
 	return false
+}
+
+func (x *DeleteRequest) GetRollout() *RolloutOptions {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
 }
 
 type ResourceKey struct {
@@ -2028,7 +2047,7 @@ var File_meridian_v1_admin_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\"\xf2\x02\n" +
+	"\x17meridian/v1/admin.proto\x12\vmeridian.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ameridian/v1/resource.proto\x1a\x19meridian/v1/rollout.proto\"\xa9\x03\n" +
 	"\fApplyRequest\x123\n" +
 	"\tresources\x18\x01 \x03(\v2\x15.meridian.v1.ResourceR\tresources\x12\x1d\n" +
 	"\n" +
@@ -2043,7 +2062,8 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	" \x01(\bR\tkeepTimes\x12\x12\n" +
 	"\x04plan\x18\v \x01(\bR\x04plan\x12\x1d\n" +
 	"\n" +
-	"skip_tests\x18\f \x01(\bR\tskipTestsJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
+	"skip_tests\x18\f \x01(\bR\tskipTests\x125\n" +
+	"\arollout\x18\r \x01(\v2\x1b.meridian.v1.RolloutOptionsR\arolloutJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\n" +
 	"if_versionR\x0ewait_for_zones\"\x93\x01\n" +
 	"\x10VersionCondition\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.meridian.v1.ResourceKeyR\x03key\x12\x18\n" +
@@ -2075,7 +2095,7 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12.\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.meridian.v1.OutcomeR\aoutcome\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x04R\aversion\x12\x14\n" +
-	"\x05shown\x18\x06 \x01(\tR\x05shown\"\x90\x02\n" +
+	"\x05shown\x18\x06 \x01(\tR\x05shown\"\xc7\x02\n" +
 	"\rDeleteRequest\x12,\n" +
 	"\x04keys\x18\x01 \x03(\v2\x18.meridian.v1.ResourceKeyR\x04keys\x12\x1d\n" +
 	"\n" +
@@ -2086,7 +2106,8 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\x05force\x18\x05 \x01(\bR\x05force\x12\x12\n" +
 	"\x04plan\x18\a \x01(\bR\x04plan\x12\x1d\n" +
 	"\n" +
-	"skip_tests\x18\b \x01(\bR\tskipTestsJ\x04\b\x04\x10\x05R\n" +
+	"skip_tests\x18\b \x01(\bR\tskipTests\x125\n" +
+	"\arollout\x18\t \x01(\v2\x1b.meridian.v1.RolloutOptionsR\arolloutJ\x04\b\x04\x10\x05R\n" +
 	"if_version\"I\n" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
@@ -2252,66 +2273,69 @@ var file_meridian_v1_admin_proto_goTypes = []any{
 	(*RollbackRequest)(nil),       // 24: meridian.v1.RollbackRequest
 	(*RollbackResponse)(nil),      // 25: meridian.v1.RollbackResponse
 	(*Resource)(nil),              // 26: meridian.v1.Resource
-	(Consistency)(0),              // 27: meridian.v1.Consistency
-	(*PointInTime)(nil),           // 28: meridian.v1.PointInTime
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*RolloutOptions)(nil),        // 27: meridian.v1.RolloutOptions
+	(Consistency)(0),              // 28: meridian.v1.Consistency
+	(*PointInTime)(nil),           // 29: meridian.v1.PointInTime
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_meridian_v1_admin_proto_depIdxs = []int32{
 	26, // 0: meridian.v1.ApplyRequest.resources:type_name -> meridian.v1.Resource
 	3,  // 1: meridian.v1.ApplyRequest.if_versions:type_name -> meridian.v1.VersionCondition
-	8,  // 2: meridian.v1.VersionCondition.key:type_name -> meridian.v1.ResourceKey
-	6,  // 3: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
-	5,  // 4: meridian.v1.ApplyResponse.findings:type_name -> meridian.v1.Finding
-	1,  // 5: meridian.v1.Finding.severity:type_name -> meridian.v1.Finding.Severity
-	8,  // 6: meridian.v1.Finding.key:type_name -> meridian.v1.ResourceKey
-	0,  // 7: meridian.v1.Result.outcome:type_name -> meridian.v1.Outcome
-	8,  // 8: meridian.v1.DeleteRequest.keys:type_name -> meridian.v1.ResourceKey
-	3,  // 9: meridian.v1.DeleteRequest.if_versions:type_name -> meridian.v1.VersionCondition
-	6,  // 10: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
-	12, // 11: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
-	13, // 12: meridian.v1.PendingZone.proxies:type_name -> meridian.v1.PendingProxy
-	8,  // 13: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
-	27, // 14: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
-	28, // 15: meridian.v1.GetRequest.at:type_name -> meridian.v1.PointInTime
-	26, // 16: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
-	27, // 17: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
-	28, // 18: meridian.v1.ListRequest.at:type_name -> meridian.v1.PointInTime
-	26, // 19: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
-	29, // 20: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
-	20, // 21: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
-	0,  // 22: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
-	26, // 23: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
-	8,  // 24: meridian.v1.HistoryRequest.key:type_name -> meridian.v1.ResourceKey
-	23, // 25: meridian.v1.HistoryResponse.items:type_name -> meridian.v1.HistoryItem
-	26, // 26: meridian.v1.HistoryResponse.first:type_name -> meridian.v1.Resource
-	29, // 27: meridian.v1.HistoryItem.time:type_name -> google.protobuf.Timestamp
-	0,  // 28: meridian.v1.HistoryItem.outcome:type_name -> meridian.v1.Outcome
-	26, // 29: meridian.v1.HistoryItem.resource:type_name -> meridian.v1.Resource
-	28, // 30: meridian.v1.RollbackRequest.to:type_name -> meridian.v1.PointInTime
-	3,  // 31: meridian.v1.RollbackRequest.if_versions:type_name -> meridian.v1.VersionCondition
-	6,  // 32: meridian.v1.RollbackResponse.results:type_name -> meridian.v1.Result
-	5,  // 33: meridian.v1.RollbackResponse.findings:type_name -> meridian.v1.Finding
-	2,  // 34: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
-	7,  // 35: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
-	10, // 36: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
-	14, // 37: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
-	16, // 38: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
-	18, // 39: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
-	21, // 40: meridian.v1.AdminService.History:input_type -> meridian.v1.HistoryRequest
-	24, // 41: meridian.v1.AdminService.Rollback:input_type -> meridian.v1.RollbackRequest
-	4,  // 42: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
-	9,  // 43: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
-	11, // 44: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
-	15, // 45: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
-	17, // 46: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
-	19, // 47: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
-	22, // 48: meridian.v1.AdminService.History:output_type -> meridian.v1.HistoryResponse
-	25, // 49: meridian.v1.AdminService.Rollback:output_type -> meridian.v1.RollbackResponse
-	42, // [42:50] is the sub-list for method output_type
-	34, // [34:42] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	27, // 2: meridian.v1.ApplyRequest.rollout:type_name -> meridian.v1.RolloutOptions
+	8,  // 3: meridian.v1.VersionCondition.key:type_name -> meridian.v1.ResourceKey
+	6,  // 4: meridian.v1.ApplyResponse.results:type_name -> meridian.v1.Result
+	5,  // 5: meridian.v1.ApplyResponse.findings:type_name -> meridian.v1.Finding
+	1,  // 6: meridian.v1.Finding.severity:type_name -> meridian.v1.Finding.Severity
+	8,  // 7: meridian.v1.Finding.key:type_name -> meridian.v1.ResourceKey
+	0,  // 8: meridian.v1.Result.outcome:type_name -> meridian.v1.Outcome
+	8,  // 9: meridian.v1.DeleteRequest.keys:type_name -> meridian.v1.ResourceKey
+	3,  // 10: meridian.v1.DeleteRequest.if_versions:type_name -> meridian.v1.VersionCondition
+	27, // 11: meridian.v1.DeleteRequest.rollout:type_name -> meridian.v1.RolloutOptions
+	6,  // 12: meridian.v1.DeleteResponse.results:type_name -> meridian.v1.Result
+	12, // 13: meridian.v1.WaitForZonesResponse.pending:type_name -> meridian.v1.PendingZone
+	13, // 14: meridian.v1.PendingZone.proxies:type_name -> meridian.v1.PendingProxy
+	8,  // 15: meridian.v1.GetRequest.key:type_name -> meridian.v1.ResourceKey
+	28, // 16: meridian.v1.GetRequest.consistency:type_name -> meridian.v1.Consistency
+	29, // 17: meridian.v1.GetRequest.at:type_name -> meridian.v1.PointInTime
+	26, // 18: meridian.v1.GetResponse.resource:type_name -> meridian.v1.Resource
+	28, // 19: meridian.v1.ListRequest.consistency:type_name -> meridian.v1.Consistency
+	29, // 20: meridian.v1.ListRequest.at:type_name -> meridian.v1.PointInTime
+	26, // 21: meridian.v1.ListResponse.resources:type_name -> meridian.v1.Resource
+	30, // 22: meridian.v1.WatchResponse.time:type_name -> google.protobuf.Timestamp
+	20, // 23: meridian.v1.WatchResponse.changes:type_name -> meridian.v1.Change
+	0,  // 24: meridian.v1.Change.outcome:type_name -> meridian.v1.Outcome
+	26, // 25: meridian.v1.Change.resource:type_name -> meridian.v1.Resource
+	8,  // 26: meridian.v1.HistoryRequest.key:type_name -> meridian.v1.ResourceKey
+	23, // 27: meridian.v1.HistoryResponse.items:type_name -> meridian.v1.HistoryItem
+	26, // 28: meridian.v1.HistoryResponse.first:type_name -> meridian.v1.Resource
+	30, // 29: meridian.v1.HistoryItem.time:type_name -> google.protobuf.Timestamp
+	0,  // 30: meridian.v1.HistoryItem.outcome:type_name -> meridian.v1.Outcome
+	26, // 31: meridian.v1.HistoryItem.resource:type_name -> meridian.v1.Resource
+	29, // 32: meridian.v1.RollbackRequest.to:type_name -> meridian.v1.PointInTime
+	3,  // 33: meridian.v1.RollbackRequest.if_versions:type_name -> meridian.v1.VersionCondition
+	6,  // 34: meridian.v1.RollbackResponse.results:type_name -> meridian.v1.Result
+	5,  // 35: meridian.v1.RollbackResponse.findings:type_name -> meridian.v1.Finding
+	2,  // 36: meridian.v1.AdminService.Apply:input_type -> meridian.v1.ApplyRequest
+	7,  // 37: meridian.v1.AdminService.Delete:input_type -> meridian.v1.DeleteRequest
+	10, // 38: meridian.v1.AdminService.WaitForZones:input_type -> meridian.v1.WaitForZonesRequest
+	14, // 39: meridian.v1.AdminService.Get:input_type -> meridian.v1.GetRequest
+	16, // 40: meridian.v1.AdminService.List:input_type -> meridian.v1.ListRequest
+	18, // 41: meridian.v1.AdminService.Watch:input_type -> meridian.v1.WatchRequest
+	21, // 42: meridian.v1.AdminService.History:input_type -> meridian.v1.HistoryRequest
+	24, // 43: meridian.v1.AdminService.Rollback:input_type -> meridian.v1.RollbackRequest
+	4,  // 44: meridian.v1.AdminService.Apply:output_type -> meridian.v1.ApplyResponse
+	9,  // 45: meridian.v1.AdminService.Delete:output_type -> meridian.v1.DeleteResponse
+	11, // 46: meridian.v1.AdminService.WaitForZones:output_type -> meridian.v1.WaitForZonesResponse
+	15, // 47: meridian.v1.AdminService.Get:output_type -> meridian.v1.GetResponse
+	17, // 48: meridian.v1.AdminService.List:output_type -> meridian.v1.ListResponse
+	19, // 49: meridian.v1.AdminService.Watch:output_type -> meridian.v1.WatchResponse
+	22, // 50: meridian.v1.AdminService.History:output_type -> meridian.v1.HistoryResponse
+	25, // 51: meridian.v1.AdminService.Rollback:output_type -> meridian.v1.RollbackResponse
+	44, // [44:52] is the sub-list for method output_type
+	36, // [36:44] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_admin_proto_init() }
@@ -2320,6 +2344,7 @@ func file_meridian_v1_admin_proto_init() {
 		return
 	}
 	file_meridian_v1_resource_proto_init()
+	file_meridian_v1_rollout_proto_init()
 	file_meridian_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -84,6 +84,7 @@ type Client struct {
 	meridianv1.TokenServiceClient
 	meridianv1.ClusterServiceClient
 	meridianv1.AuditServiceClient
+	meridianv1.RolloutServiceClient
 
 	servers *dial.Servers
 	// Target is what it is connected to, Timeout how long a request may take.
@@ -128,6 +129,7 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 		TokenServiceClient:   meridianv1.NewTokenServiceClient(heard),
 		ClusterServiceClient: meridianv1.NewClusterServiceClient(heard),
 		AuditServiceClient:   meridianv1.NewAuditServiceClient(heard),
+		RolloutServiceClient: meridianv1.NewRolloutServiceClient(heard),
 		servers:              servers,
 		headers:              heard,
 		Target:               t,

@@ -88,6 +88,9 @@ type Config struct {
 	// WaitForProxies is WaitForZones where there are no zones, for the server's own
 	// proxies; an *rpcerr.Error is passed on. nil where there are no proxies.
 	WaitForProxies func(ctx context.Context, revision resource.Revision, progress func([]PendingZone) error) error
+	// Rollouts is what is known of the zones for changes that reach them by stages; nil
+	// where there are no zones.
+	Rollouts *RolloutConfig
 	// Now is the clock that writes are stamped with.
 	Now func() time.Time
 	// Turns bound the work of requests, which are decoded and decided in turn. nil

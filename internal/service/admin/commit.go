@@ -30,6 +30,8 @@ type deciding struct {
 	planned []byte
 	// broken are the tests for which a plan would be refused.
 	broken []plan.BrokenTests
+	// rollout has the write reach the zones by stages; nil for one that takes effect at once.
+	rollout *meridianv1.RolloutOptions
 }
 
 // decide has a write decided and made by attempt, at first on what this server
@@ -99,6 +101,7 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 		*said = slices.Clone(before)
 		var now *store.View
 		var tested []resource.MeshName
+		var change store.Txn // what is decided on: that of a rollout is not written yet
 		err = s.cfg.Turns.Work(ctx, d.size, func() error {
 			permit, err := s.cfg.Access.Write(ctx, ops, d.force)
 			if err != nil {
@@ -112,11 +115,17 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 				said.warn(warning)
 			}
 			tested = guardTests(now, &batch)
+			change = batch.Txn
+			if d.rollout != nil {
+				if batch, err = s.begin(ctx, d, batch); err != nil {
+					return err
+				}
+			}
 			log.advise, err = s.advisor(ctx, txn, d.size, said)
 			return err
 		})
 		if err == nil && len(tested) > 0 {
-			err = s.runTests(ctx, now, batch.Txn, tested, d, said)
+			err = s.runTests(ctx, now, change, tested, d, said)
 		}
 		return batch, err
 	})
@@ -127,6 +136,9 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 			*said = nil
 			return applied, nil
 		}
+	}
+	if err == nil && d.rollout != nil && len(result.Results) == 0 {
+		result = s.unchanged(txn.Ops)
 	}
 	if err == nil && d.plan {
 		d.planned, err = s.plan(ctx, txn, d.broken)

@@ -92,7 +92,7 @@ func (b *rollback) choose() error {
 		case slices.Contains(neverRolledBack, d.Kind):
 			if len(b.req.GetKinds()) > 0 {
 				return rpcerr.New(rpcerr.Invalid, "NOT_ROLLED_BACK",
-					"%s: what says who is trusted is never rolled back: secrets, keys, records and revocations of tokens, zones", d.Kind)
+					"%s: what says who is trusted is never rolled back: secrets, keys, records and revocations of tokens, zones; nor is a rollout", d.Kind)
 			}
 			continue
 		case err != nil:

@@ -87,7 +87,7 @@ func (s *Service) applied(ctx context.Context, id string, dryRun bool, scope pro
 
 // scopeOfApply is what a request id of a batch is unique for.
 func scopeOfApply(req *meridianv1.ApplyRequest) proto.Message {
-	return &meridianv1.ApplyRequest{Resources: req.GetResources()}
+	return &meridianv1.ApplyRequest{Resources: req.GetResources(), Rollout: req.GetRollout()}
 }
 
 // ApplyBatch is Apply for a batch that has been received, and that no early look at
@@ -95,6 +95,12 @@ func scopeOfApply(req *meridianv1.ApplyRequest) proto.Message {
 func (s *Service) ApplyBatch(ctx context.Context, req *meridianv1.ApplyRequest) (response *meridianv1.ApplyResponse, err error) {
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun() || req.GetPlan(), len(req.GetResources())); err != nil {
 		return nil, err
+	}
+	if err := s.checkRollout(req.GetRollout()); err != nil {
+		return nil, rpcerr.WithEffect(err, rpcerr.EffectNone)
+	}
+	if req.GetRollout() != nil && req.GetKeepTimes() {
+		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Invalid, "INVALID_ROLLOUT", "the times of documents cannot be kept by a rollout: apply without --keep-times"), rpcerr.EffectNone)
 	}
 	size := int64(proto.Size(req))
 	if err := checkSize("holds", size); err != nil {
@@ -121,7 +127,7 @@ func applyResponse(result store.Result, said remarks) *meridianv1.ApplyResponse 
 }
 
 func (s *Service) apply(ctx context.Context, req *meridianv1.ApplyRequest, size int64) (result store.Result, said remarks, planned []byte, err error) {
-	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan(), skipTests: req.GetSkipTests()}
+	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan(), skipTests: req.GetSkipTests(), rollout: req.GetRollout()}
 	var (
 		batch   []*resource.Resource
 		advised remarks
@@ -207,7 +213,7 @@ func (s *Service) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequ
 }
 
 func scopeOfDelete(req *meridianv1.DeleteRequest) proto.Message {
-	return &meridianv1.DeleteRequest{Keys: req.GetKeys()}
+	return &meridianv1.DeleteRequest{Keys: req.GetKeys(), Rollout: req.GetRollout()}
 }
 
 func deleteResponse(result store.Result) *meridianv1.DeleteResponse {
@@ -219,6 +225,9 @@ func deleteResponse(result store.Result) *meridianv1.DeleteResponse {
 func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest) (response *meridianv1.DeleteResponse, err error) {
 	if err := checkRequest(req.GetRequestId(), req.GetDryRun() || req.GetPlan(), len(req.GetKeys())); err != nil {
 		return nil, err
+	}
+	if err := s.checkRollout(req.GetRollout()); err != nil {
+		return nil, rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
 	size := int64(proto.Size(req))
 	if err := checkSize("holds", size); err != nil {
@@ -238,7 +247,7 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 }
 
 func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64, shown map[resource.Key]string) (result store.Result, planned []byte, err error) {
-	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan(), skipTests: req.GetSkipTests()}
+	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan(), skipTests: req.GetSkipTests(), rollout: req.GetRollout()}
 	if d.attempt, err = authn.ScopedRequestID(ctx, req.GetRequestId(), scopeOfDelete(req)); err != nil {
 		return result, nil, err
 	}
@@ -416,6 +425,9 @@ func (s *Service) decodeOne(m *meridianv1.Resource) (*resource.Resource, []resou
 	if !ok {
 		return nil, nil, unknownKind(m.GetKind())
 	}
+	if err := notByCommand(d.Kind); err != nil {
+		return nil, nil, err
+	}
 	if err := s.cfg.Owns(d); err != nil {
 		return nil, nil, err
 	}
@@ -454,6 +466,9 @@ func (s *Service) prepare(ctx context.Context, view store.Reader, batch []*resou
 func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 	key, err := lookupKey(k)
 	if err != nil {
+		return key, err
+	}
+	if err := notByCommand(key.Kind); err != nil {
 		return key, err
 	}
 	d, _ := resource.Describe(key.Kind)

@@ -1,0 +1,285 @@
+package global
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meridian/internal/authn"
+	"meridian/internal/commit"
+	"meridian/internal/policy/answer"
+	"meridian/internal/question"
+	"meridian/internal/resource"
+	"meridian/internal/rollout"
+	"meridian/internal/service/admin"
+	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
+)
+
+// rolloutInterval is how often the leader looks whether rollouts can continue.
+const rolloutInterval = time.Second
+
+// rolloutController carries rollouts on, while its server leads: it begins stages, halts,
+// completes, and removes old ones. All that it decides on is in the store and in what
+// zones say, so it may stop at any time and continue in another server.
+type rolloutController struct {
+	store *store.Store
+	log   commit.Log
+	leads func() bool
+	// observe says what is known of the zones with regard to rollouts, in their order.
+	observe    func(context.Context, []*resource.Resource) []rollout.Observation
+	conditions *rollout.Conditions
+	now        func() time.Time
+	logger     *slog.Logger
+	// failed are the errors that were logged last, by rollout.
+	failed map[string]string
+}
+
+// run carries rollouts on until ctx ends.
+func (c *rolloutController) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		view := c.store.View()
+		if c.leads() && view.Count(resource.KindRollout) > 0 {
+			c.step(ctx, view)
+		}
+		c.await(ctx, view)
+	}
+	return nil
+}
+
+// await returns when the rollouts are not those of a view, or after rolloutInterval.
+func (c *rolloutController) await(ctx context.Context, seen *store.View) {
+	ctx, cancel := context.WithTimeout(ctx, rolloutInterval)
+	defer cancel()
+	of := seen.Digest(resource.KindRollout)
+	for err := error(nil); err == nil; {
+		var view *store.View
+		if view, err = c.store.Await(ctx, seen); err == nil {
+			if view.Digest(resource.KindRollout) != of {
+				return
+			}
+			seen = view
+		}
+	}
+}
+
+// step does what is to be done about each rollout of a view, once.
+func (c *rolloutController) step(ctx context.Context, view *store.View) {
+	all := slices.Collect(view.List(resource.KindRollout, ""))
+	var progressing []*resource.Resource
+	for _, r := range all {
+		if spec, ok := rollout.SpecOf(r); ok && spec.Status.Phase == resource.RolloutProgressing {
+			progressing = append(progressing, r)
+		}
+	}
+	if len(progressing) > 0 {
+		observed := c.observe(ctx, progressing)
+		for i, r := range progressing {
+			if ctx.Err() != nil {
+				return
+			}
+			c.note(ctx, r.Key().Name, c.carryOn(ctx, r, observed[i]))
+		}
+	}
+	for _, r := range rollout.Surplus(all) {
+		m := r.Meta()
+		_, err := c.log.Propose(ctx, store.Txn{
+			Time: c.now(), Ops: []store.Op{store.Delete(m.Key)},
+			Preconditions: []store.Precondition{{Key: m.Key, Version: m.Version, Revision: m.Revision}},
+		})
+		c.note(ctx, m.Name, err)
+	}
+}
+
+// note logs why a rollout could not be carried on, once for each reason.
+func (c *rolloutController) note(ctx context.Context, name string, err error) {
+	if c.failed == nil {
+		c.failed = map[string]string{}
+	}
+	if err == nil {
+		delete(c.failed, name)
+		return
+	}
+	if ctx.Err() == nil && c.leads() && c.failed[name] != err.Error() {
+		c.failed[name] = err.Error()
+		c.logger.Warn("a rollout cannot be carried on; it is tried again", "rollout", name, "error", err)
+	}
+}
+
+// carryOn does what is to be done about a rollout.
+func (c *rolloutController) carryOn(ctx context.Context, r *resource.Resource, o rollout.Observation) error {
+	spec, _ := rollout.SpecOf(r)
+	step, err := rollout.Decide(r, o, func(zone *rollout.Zone) (string, bool) {
+		return c.conditions.Halts(ctx, spec.HaltOn, zone)
+	})
+	switch {
+	case err != nil:
+		return c.halt(ctx, r, o.Now, fmt.Sprintf("its next state cannot be stored: %s", err))
+	case step.Next == nil:
+		return nil
+	}
+	err = c.write(ctx, r, step.Next, o.Now)
+	next, _ := rollout.SpecOf(step.Next)
+	if next.Status.Phase == resource.RolloutCompleted && c.refused(r, err) {
+		return c.halt(ctx, r, o.Now, fmt.Sprintf("it cannot be completed: %s", err))
+	}
+	if err == nil {
+		c.logger.Info("rollout", "rollout", r.Key().Name, "phase", next.Status.Phase, "stage", next.Status.Stage, "zones", len(next.Status.Zones), "reason", next.Status.Reason)
+	}
+	return err
+}
+
+// refused reports whether the completion of a rollout was refused for what is stored
+// beside it: nothing but another state can change that.
+func (c *rolloutController) refused(r *resource.Resource, err error) bool {
+	var (
+		conflict *store.ConflictError
+		noMesh   *store.MeshMissingError
+		notEmpty *store.MeshNotEmptyError
+		held     *store.HeldError
+	)
+	return errors.As(err, &conflict) && conflict.Key != r.Key() ||
+		errors.As(err, &noMesh) || errors.As(err, &notEmpty) || errors.As(err, &held)
+}
+
+func (c *rolloutController) halt(ctx context.Context, r *resource.Resource, now time.Time, reason string) error {
+	next, err := rollout.Halt(r, now, reason)
+	if err != nil {
+		return err
+	}
+	c.logger.Warn("a rollout halts", "rollout", r.Key().Name, "reason", reason)
+	return c.write(ctx, r, next, now)
+}
+
+// write stores the next state of a rollout. That another one was stored meanwhile is no
+// error: it is decided on next.
+func (c *rolloutController) write(ctx context.Context, r, next *resource.Resource, now time.Time) error {
+	ctx = authn.CollectReasons(ctx)
+	admin.BegunBy(ctx, r)
+	txn := rollout.Txn(r, next, now)
+	// The id is what the history of the changed resources names their batch by.
+	txn.RequestID = fmt.Sprintf("rollout %s@%d", r.Key().Name, r.Meta().Revision)
+	result, err := c.log.Propose(ctx, txn)
+	if err == nil {
+		err = result.Err
+	}
+	var conflict *store.ConflictError
+	if errors.As(err, &conflict) && conflict.Key == r.Key() {
+		return nil
+	}
+	return err
+}
+
+// rollouts returns the controller of this server.
+func (g *global) rollouts() *rolloutController {
+	return &rolloutController{
+		store: g.Store, log: g.Writer, leads: g.Node.IsLeader, observe: g.observeRollouts, conditions: g.rolloutConditions, now: g.Now, logger: g.Log,
+	}
+}
+
+// rolloutConfig is what the service knows of rollouts.
+func (g *global) rolloutConfig() *admin.RolloutConfig {
+	return &admin.RolloutConfig{Enabled: g.enabledZones, Conditions: g.rolloutConditions, Observe: g.observeRollouts}
+}
+
+// observeRollouts says what is known of the zones with regard to rollouts.
+func (g *global) observeRollouts(ctx context.Context, rollouts []*resource.Resource) []rollout.Observation {
+	out := make([]rollout.Observation, len(rollouts))
+	if len(rollouts) == 0 {
+		return out
+	}
+	known := g.zonesEverywhere(ctx)
+	for i, r := range rollouts {
+		out[i] = observation(known, r, g.Store.View().Epoch(), g.Now())
+		if spec, ok := rollout.SpecOf(r); ok && spec.Status.Phase == resource.RolloutProgressing && rollout.AsksProxies(spec.HaltOn) {
+			g.askProxies(ctx, known, r, &out[i])
+		}
+	}
+	return out
+}
+
+// observation is what a survey says of the zones with regard to a rollout.
+func observation(known fleetStatus, r *resource.Resource, epoch store.Epoch, now time.Time) rollout.Observation {
+	o := rollout.Observation{Now: now}
+	for _, u := range known.silent {
+		if time.Since(u.since) < silentGrace {
+			o.Unknown = fmt.Sprintf("server %s, which could not be asked for its zones: %s", u.name, describeError(u.err))
+		}
+	}
+	m := r.Meta()
+	for _, z := range known.zones {
+		if z.State == stateDisabled {
+			continue
+		}
+		zone := rollout.Zone{Name: z.Name, Health: rollout.Health{
+			State: string(z.State), Connected: len(z.Instances) > 0, Instances: len(z.Instances),
+			Lag: z.Lag, Quarantined: len(z.Quarantined), LastError: z.LastError,
+		}}
+		if !z.LastSeen.IsZero() {
+			zone.Health.SilentSeconds = max(0, now.Sub(z.LastSeen).Seconds())
+		}
+		zone.Applied = zone.Health.Connected
+		for _, in := range known.instances[z.Name] {
+			zone.Applied = zone.Applied && in.Epoch == epoch && in.Revision >= m.Revision
+		}
+		if i := slices.IndexFunc(z.Quarantined, func(q zonesync.Quarantined) bool { return q.Key == m.Key }); i >= 0 {
+			zone.Refuses = z.Quarantined[i].Message
+		}
+		o.Zones = append(o.Zones, zone)
+	}
+	return o
+}
+
+// askProxies adds what the zones that have the change of a rollout say of their proxies.
+// What a zone does not say stays 0.
+func (g *global) askProxies(ctx context.Context, known fleetStatus, r *resource.Resource, o *rollout.Observation) {
+	spec, _ := rollout.SpecOf(r)
+	only := known
+	only.servers = map[resource.ZoneName]string{}
+	for zone, server := range known.servers {
+		if spec.Status.Shows(zone) {
+			only.servers[zone] = server
+		}
+	}
+	asked := g.questions().askEach(ctx, only, question.Request(question.Proxies{Behind: r.Meta().Revision}, "", ""))
+	for _, reply := range asked.found {
+		i := slices.IndexFunc(o.Zones, func(z rollout.Zone) bool { return z.Name == reply.zone })
+		var list answer.ProxiesAnswer
+		if i < 0 || answer.Unmarshal(reply.response.GetJson(), &list) != nil || list.Behind == nil {
+			continue
+		}
+		o.Zones[i].Health.ProxiesRejected = list.Behind.Rejected
+		o.Zones[i].Health.ProxiesPending = list.Behind.Count - list.Behind.Rejected
+	}
+}
+
+// rolloutCollector counts the rollouts that are stored, by phase.
+type rolloutCollector struct {
+	view     func() *store.View
+	rollouts *prometheus.Desc
+}
+
+func newRolloutCollector(view func() *store.View) *rolloutCollector {
+	return &rolloutCollector{view, prometheus.NewDesc("meridian_rollouts", "Rollouts that are stored, by phase: Progressing, Halted, Completed or Aborted.", []string{"phase"}, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (c *rolloutCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.rollouts }
+
+// Collect implements prometheus.Collector.
+func (c *rolloutCollector) Collect(ch chan<- prometheus.Metric) {
+	count := map[resource.RolloutPhase]int{}
+	for r := range c.view().List(resource.KindRollout, "") {
+		if spec, ok := rollout.SpecOf(r); ok {
+			count[spec.Status.Phase]++
+		}
+	}
+	for _, phase := range []resource.RolloutPhase{resource.RolloutProgressing, resource.RolloutHalted, resource.RolloutCompleted, resource.RolloutAborted} {
+		ch <- prometheus.MustNewConstMetric(c.rollouts, prometheus.GaugeValue, float64(count[phase]), string(phase))
+	}
+}

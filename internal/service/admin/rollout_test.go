@@ -1,0 +1,234 @@
+package admin
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authn"
+	"meridian/internal/commit"
+	"meridian/internal/resource"
+	"meridian/internal/rollout"
+	"meridian/internal/rpcerr"
+)
+
+// rolling is a service that has rollouts, with zones a and b, and a mesh demo.
+func rolling(t *testing.T) (*secured, *Rollouts) {
+	t.Helper()
+	s := newSecured(t)
+	conditions, err := rollout.NewConditions()
+	require.NoError(t, err)
+	s.cfg.Rollouts = &RolloutConfig{
+		Enabled:    func() []resource.ZoneName { return []resource.ZoneName{"a", "b"} },
+		Conditions: conditions,
+		Observe: func(_ context.Context, all []*resource.Resource) []rollout.Observation {
+			out := make([]rollout.Observation, len(all))
+			for i := range out {
+				out[i].Zones = []rollout.Zone{
+					{Name: "a", Applied: true, Health: rollout.Health{Connected: true, State: "in-sync"}},
+					{Name: "b", Health: rollout.Health{State: "offline"}},
+				}
+			}
+			return out
+		},
+	}
+	s.must("mesh", message("Mesh", "", "demo", "{}"))
+	return s, &Rollouts{Service: s.Service}
+}
+
+func canary(name string) *meridianv1.RolloutOptions {
+	return &meridianv1.RolloutOptions{Name: name, Stages: []*meridianv1.RolloutStage{{Zones: []string{"a"}}, {All: true}}}
+}
+
+func (s *secured) roll(who context.Context, id string, o *meridianv1.RolloutOptions, resources ...*meridianv1.Resource) (*meridianv1.ApplyResponse, error) {
+	return s.ApplyBatch(who, &meridianv1.ApplyRequest{RequestId: id, Resources: resources, Rollout: o})
+}
+
+func (s *secured) storedRollout(name string) *resource.Rollout {
+	s.t.Helper()
+	r, ok := s.View().Get(rollout.Key(name))
+	require.True(s.t, ok)
+	spec, ok := rollout.SpecOf(r)
+	require.True(s.t, ok)
+	return spec
+}
+
+func requireReason(t *testing.T, err error, reason string) {
+	t.Helper()
+	require.Error(t, err)
+	require.True(t, rpcerr.HasReason(err, reason), "%v", err)
+}
+
+// A rollout leaves the resources as they are until it is completed, which writes all of
+// them at once.
+func TestARolloutIsBegunAndPromoted(t *testing.T) {
+	s, rollouts := rolling(t)
+	s.must("before", timeoutIn("demo", "old"), timeoutIn("demo", "same"))
+	old, _ := s.View().Get(resource.Key{Kind: resource.KindTimeout, Mesh: "demo", Name: "old"})
+	changed := timeoutIn("demo", "old")
+	changed.Labels = map[string]string{"team": "x"}
+
+	response, err := s.roll(root, "1", canary("r"), changed, timeoutIn("demo", "same"), timeoutIn("demo", "new"))
+	require.NoError(t, err)
+	require.Len(t, response.GetResults(), 1)
+	require.Equal(t, "Rollout", response.GetResults()[0].GetKind())
+	again, err := s.roll(root, "1", canary("r"), changed, timeoutIn("demo", "same"), timeoutIn("demo", "new"))
+	require.NoError(t, err)
+	require.Equal(t, response.GetRevision(), again.GetRevision(), "the request is answered as it was")
+	require.Equal(t, 2, s.View().Count(resource.KindTimeout))
+	spec := s.storedRollout("r")
+	require.Len(t, spec.Changes, 2, "what is unchanged is left out")
+	require.Equal(t, old.Meta().Version, spec.Changes[0].Replaces)
+	require.Equal(t, []resource.ZoneName{"a"}, spec.Status.Zones)
+
+	listed, err := rollouts.ListRollouts(root, &meridianv1.ListRolloutsRequest{Name: "r"})
+	require.NoError(t, err)
+	r := listed.GetRollouts()[0]
+	require.Equal(t, "changed", r.GetZones()[0].GetState())
+	require.Equal(t, "unchanged", r.GetZones()[1].GetState())
+	require.Len(t, r.GetChanges(), 2)
+
+	// Nothing else writes these resources meanwhile, by whichever call.
+	requireReason(t, s.as(root, "2", timeoutIn("demo", "new")), commit.ReasonHeld)
+	_, err = s.ApplyBatch(root, &meridianv1.ApplyRequest{DryRun: true, Resources: []*meridianv1.Resource{timeoutIn("demo", "new")}})
+	requireReason(t, err, commit.ReasonHeld)
+	_, err = s.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: "3", Keys: []*meridianv1.ResourceKey{{Kind: "Timeout", Mesh: "demo", Name: "old"}}})
+	requireReason(t, err, commit.ReasonHeld)
+	_, err = s.roll(root, "4", canary("other"), timeoutIn("demo", "new"))
+	requireReason(t, err, commit.ReasonHeld)
+	_, err = s.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: "5", Keys: []*meridianv1.ResourceKey{
+		{Kind: "Timeout", Mesh: "demo", Name: "same"}, {Kind: "Mesh", Name: "demo"},
+	}})
+	requireReason(t, err, commit.ReasonHeld)
+	require.NoError(t, s.as(root, "6", timeoutIn("demo", "another")))
+
+	_, err = rollouts.PromoteRollout(root, &meridianv1.PromoteRolloutRequest{Name: "r", RequestId: "7", Stage: 2})
+	requireReason(t, err, "ROLLOUT_STAGE")
+	for i, id := range []string{"8", "8", "9"} {
+		_, err = rollouts.PromoteRollout(root, &meridianv1.PromoteRolloutRequest{Name: "r", RequestId: id})
+		require.NoError(t, err)
+		require.Equal(t, i == 2, s.storedRollout("r").Status.Phase == resource.RolloutCompleted, "a repeated call begins no further stage")
+	}
+	now, _ := s.View().Get(old.Key())
+	created, ok := s.View().Get(resource.Key{Kind: resource.KindTimeout, Mesh: "demo", Name: "new"})
+	require.True(t, ok)
+	require.Equal(t, map[string]string{"team": "x"}, now.Meta().Labels)
+	ended, _ := s.View().Get(rollout.Key("r"))
+	require.Equal(t, []resource.Revision{ended.Meta().Revision, ended.Meta().Revision}, []resource.Revision{now.Meta().Revision, created.Meta().Revision})
+	_, err = rollouts.AbortRollout(root, &meridianv1.AbortRolloutRequest{Name: "r", RequestId: "10"})
+	requireReason(t, err, "ROLLOUT_FINISHED")
+
+	response, err = s.roll(root, "11", canary("q"), changed)
+	require.NoError(t, err)
+	require.Equal(t, meridianv1.Outcome_OUTCOME_UNCHANGED, response.GetResults()[0].GetOutcome())
+	_, ok = s.View().Get(rollout.Key("q"))
+	require.False(t, ok, "a batch that changes nothing begins no rollout")
+}
+
+func TestARolloutOfDeletionsIsAborted(t *testing.T) {
+	s, rollouts := rolling(t)
+	s.must("before", timeoutIn("demo", "old"))
+	before := s.View().DigestOf(func(k resource.Kind) bool { return k != resource.KindRollout })
+	_, err := s.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: "1", Rollout: canary("r"), Keys: []*meridianv1.ResourceKey{{Kind: "Timeout", Mesh: "demo", Name: "old"}}})
+	require.NoError(t, err)
+	require.NotNil(t, s.storedRollout("r").Changes[0].Delete)
+	_, err = rollouts.AbortRollout(root, &meridianv1.AbortRolloutRequest{Name: "r", RequestId: "2"})
+	require.NoError(t, err)
+	require.Equal(t, resource.RolloutAborted, s.storedRollout("r").Status.Phase)
+	require.Equal(t, before, s.View().DigestOf(func(k resource.Kind) bool { return k != resource.KindRollout }))
+	require.NoError(t, s.as(root, "3", timeoutIn("demo", "old")))
+	_, err = s.roll(root, "4", canary("r"), timeoutIn("demo", "new"))
+	requireReason(t, err, reasonRolloutExists)
+}
+
+// It takes the rights to make the change at once, and those for the rollout.
+func TestWhoMayRollOut(t *testing.T) {
+	s, rollouts := rolling(t)
+	role := func(name, rules string) []*meridianv1.Resource {
+		return []*meridianv1.Resource{
+			message("AccessRole", "", name, `{"rules": [`+rules+`]}`),
+			message("AccessRoleBinding", "", name, `{"subjects": [{"type": "User", "name": "`+name+`"}], "roles": ["`+name+`"]}`),
+		}
+	}
+	timeouts, begins, ends := `{"mesh": "demo", "types": ["Timeout"], "access": ["CREATE"]}`, `{"types": ["Rollout"], "access": ["CREATE"]}`, `{"types": ["Rollout"], "access": ["UPDATE"]}`
+	s.must("a", role("changes", timeouts)...)
+	s.must("b", role("begins", begins)...)
+	s.must("c", role("both", timeouts+","+begins)...)
+	s.must("d", role("ends", ends)...)
+	as := func(name string) context.Context {
+		return authn.WithPrincipal(context.Background(), authn.UserPrincipal(name, nil))
+	}
+	for _, who := range []string{"changes", "begins", "ends", "none"} {
+		_, err := s.roll(as(who), "1", canary("r"), timeoutIn("demo", "new"))
+		require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err), "%s: %v", who, err)
+	}
+	_, err := s.roll(as("both"), "1", canary("r"), timeoutIn("demo", "new"))
+	require.NoError(t, err)
+	require.Equal(t, "both", s.storedRollout("r").Status.Author)
+	for _, who := range []string{"changes", "begins", "both", "none"} {
+		_, err := rollouts.PromoteRollout(as(who), &meridianv1.PromoteRolloutRequest{Name: "r", RequestId: "2"})
+		require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err), "%s: %v", who, err)
+		_, err = rollouts.AbortRollout(as(who), &meridianv1.AbortRolloutRequest{Name: "r", RequestId: "2"})
+		require.Equal(t, rpcerr.Denied, rpcerr.CodeOf(err), "%s: %v", who, err)
+	}
+	_, err = rollouts.PromoteRollout(as("ends"), &meridianv1.PromoteRolloutRequest{Name: "r", RequestId: "2"})
+	require.NoError(t, err)
+	require.Equal(t, "promoted by ends", s.storedRollout("r").Status.Reason)
+	require.Equal(t, "both", s.storedRollout("r").Status.Author)
+}
+
+func TestWhatIsNoRollout(t *testing.T) {
+	s, _ := rolling(t)
+	with := func(to func(*meridianv1.RolloutOptions)) *meridianv1.RolloutOptions {
+		o := canary("r")
+		to(o)
+		return o
+	}
+	for name, tt := range map[string]struct {
+		options *meridianv1.RolloutOptions
+		of      *meridianv1.Resource
+		reason  string
+	}{
+		"no stages":       {with(func(o *meridianv1.RolloutOptions) { o.Stages = nil }), timeoutIn("demo", "x"), "INVALID_ROLLOUT"},
+		"unknown zone":    {with(func(o *meridianv1.RolloutOptions) { o.Stages[0].Zones = []string{"c"} }), timeoutIn("demo", "x"), "INVALID_ROLLOUT"},
+		"two ways":        {with(func(o *meridianv1.RolloutOptions) { o.Stages[0].Percent = 3 }), timeoutIn("demo", "x"), "INVALID_ROLLOUT"},
+		"no name":         {with(func(o *meridianv1.RolloutOptions) { o.Name = "" }), timeoutIn("demo", "x"), "INVALID_ROLLOUT"},
+		"bad condition":   {with(func(o *meridianv1.RolloutOptions) { o.HaltOn = "zone.nothing" }), timeoutIn("demo", "x"), "INVALID_ROLLOUT"},
+		"negative":        {with(func(o *meridianv1.RolloutOptions) { o.Interval = durationpb.New(-1) }), timeoutIn("demo", "x"), "INVALID_ROLLOUT"},
+		"kind not synced": {canary("r"), message("Zone", "", "z", "{}"), "NOT_IN_ROLLOUTS"},
+		"missing mesh":    {canary("r"), timeoutIn("none", "x"), "MESH_MISSING"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.roll(root, name, tt.options, tt.of)
+			requireReason(t, err, tt.reason)
+		})
+	}
+	_, err := s.ApplyBatch(root, &meridianv1.ApplyRequest{RequestId: "x", KeepTimes: true, Rollout: canary("r"), Resources: []*meridianv1.Resource{timeoutIn("demo", "x")}})
+	requireReason(t, err, "INVALID_ROLLOUT")
+	_, err = s.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: "y", Keys: []*meridianv1.ResourceKey{{Kind: "Rollout", Name: "r"}}})
+	requireReason(t, err, "ROLLOUT_BY_COMMAND")
+	err = s.as(root, "z", message("Rollout", "", "r", "{}"))
+	require.ErrorContains(t, err, "apply --rollout")
+	s.cfg.Rollouts = nil
+	_, err = s.roll(root, "w", canary("r"), timeoutIn("demo", "x"))
+	requireReason(t, err, "NO_ROLLOUTS_HERE")
+	require.Zero(t, s.View().Count(resource.KindRollout))
+}
+
+// A resource that is written between the decision and the begin of a rollout is not held
+// at another version than the rollout replaces.
+func TestARolloutIsDecidedOnWhatItReplaces(t *testing.T) {
+	s, _ := rolling(t)
+	s.must("before", timeoutIn("demo", "old"))
+	meanwhile := timeoutIn("demo", "old")
+	meanwhile.Labels = map[string]string{"a": "b"}
+	changed := timeoutIn("demo", "old")
+	changed.Labels = map[string]string{"team": "x"}
+	s.Once(func() { s.change(s.op(meanwhile)) })
+	_, err := s.roll(root, "1", canary("r"), changed)
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), s.storedRollout("r").Changes[0].Replaces)
+}
