@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/livematch"
 	"meridian/internal/past"
@@ -58,7 +56,7 @@ func (p *pastStates) at(req *meridianv1.InspectRequest) (state livematch.State, 
 	told := p.earlier.Told()
 	for _, m := range req.GetThenWritten() {
 		key := resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()}
-		if r := told[key]; r != nil && proto.Equal(admin.Encode(r), m) {
+		if r := told[key]; r != nil && admin.Encodes(m, r) {
 			batch.Written = append(batch.Written, r) // decoded for a question before
 			continue
 		}

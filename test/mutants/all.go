@@ -364,6 +364,26 @@ var all = []mutant{
 		pkg: "./internal/service/admin", run: "TestRollbackIsDecided",
 	},
 	{
+		name: "rollback-forgets-what-came", breaks: "a rollback leaves exactly the state that there was",
+		edits: []edit{{"out[r.Key()] = store.Delete(r.Key())\n", "\n"}},
+		pkg:   "./internal/service/admin", run: "TestRollbackOfAnything",
+	},
+	{
+		name: "answers-from-another-past", breaks: "an answer about an earlier state is of that state",
+		edits: []edit{{"if a.Revision == b.Revision {\n\t\t\tcontinue", "if a.Revision != 0 {\n\t\t\tcontinue"}},
+		pkg:   "./internal/question", run: "TestEarlierStatesAsThen",
+	},
+	{
+		name: "plans-without-deletions", breaks: "what a plan predicts is what comes to be",
+		edits: []edit{{"for _, key := range b.Deleted {\n\t\to.changed[key] = nil\n", "for range b.Deleted {\n"}},
+		pkg:   "./internal/plan", run: "TestPredictionEqualsWhatComesToBe",
+	},
+	{
+		name: "dead-where-few-are", breaks: "what is called dead changes no answer when it is removed",
+		edits: []edit{{"mine.used = true", "mine.used = l.Dataplanes > 1"}},
+		pkg:   "./internal/analysis", run: "TestWhatIsDeadMayGo",
+	},
+	{
 		name: "writes-on-any-state", breaks: "the state machine refuses what was decided on another state",
 		edits: []edit{{"v.changed > *txn.UnchangedSince {", "false && v.changed > *txn.UnchangedSince {"}},
 		pkg:   "./internal/store", run: "TestEntriesApplyAsTheyDid",

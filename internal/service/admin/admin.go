@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -142,6 +144,24 @@ func encodeTime(t time.Time) *timestamppb.Timestamp {
 
 // Decode turns a message into a resource, strictly.
 func Decode(m *meridianv1.Resource) (*resource.Resource, []resource.Problem, error) {
+	meta := metaOf(m)
+	report := &resource.Report{}
+	if resource.CheckLabels(meta.Key, meta.Labels, "labels", report); report.Failed() {
+		return nil, nil, &resource.DocumentError{Key: meta.Key, Problems: report.Problems}
+	}
+	return resource.Build(meta, m.GetSpec())
+}
+
+// Encodes reports whether a message is that of a resource, as Encode makes it of one that is
+// not secret.
+func Encodes(m *meridianv1.Resource, r *resource.Resource) bool {
+	a, b := metaOf(m), r.Meta()
+	return a.Key == b.Key && a.Version == b.Version && a.Revision == b.Revision &&
+		a.CreationTime.Equal(b.CreationTime) && a.ModificationTime.Equal(b.ModificationTime) &&
+		maps.Equal(a.Labels, b.Labels) && bytes.Equal(m.GetSpec(), r.Canonical())
+}
+
+func metaOf(m *meridianv1.Resource) resource.Meta {
 	meta := resource.Meta{
 		Key:     resource.Key{Kind: resource.Kind(m.GetKind()), Mesh: resource.MeshName(m.GetMesh()), Name: m.GetName()},
 		Labels:  m.GetLabels(),
@@ -153,11 +173,7 @@ func Decode(m *meridianv1.Resource) (*resource.Resource, []resource.Problem, err
 	if t := m.GetModificationTime(); t != nil {
 		meta.ModificationTime = t.AsTime()
 	}
-	report := &resource.Report{}
-	if resource.CheckLabels(meta.Key, meta.Labels, "labels", report); report.Failed() {
-		return nil, nil, &resource.DocumentError{Key: meta.Key, Problems: report.Problems}
-	}
-	return resource.Build(meta, m.GetSpec())
+	return meta
 }
 
 // descriptors resolves kinds as users spell them; none means every kind.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	crand "crypto/rand"
 	"errors"
@@ -60,8 +61,19 @@ func shape(r store.Reader, kinds ...resource.Kind) []string {
 
 var rolledBack = []resource.Kind{"Mesh", "TrafficLog", "TrafficPermission"}
 
+// restart has the server begin with a snapshot of what it has, as another server does that
+// joins or takes over.
+func (s *secured) restart(t require.TestingT) {
+	var file bytes.Buffer
+	require.NoError(t, s.WriteSnapshot(&file))
+	snapshot, err := store.ReadSnapshot(&file)
+	require.NoError(t, err)
+	require.NoError(t, s.Reset(snapshot))
+}
+
 // TestRollbackOfAnything: on random histories, a rollback leaves exactly the state that
-// there was, as one batch, and so does one that is gone back from.
+// there was, as one batch, and so does one that is gone back from; also on servers that
+// have the history from a snapshot.
 func TestRollbackOfAnything(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSecured(t).keepHistory(store.DefaultRetention())
@@ -98,8 +110,14 @@ func TestRollbackOfAnything(t *testing.T) {
 			}
 			require.NoError(rt, s.Log.Write(store.Txn{Ops: ops}).Err)
 			states[s.Revision()] = shape(s.View(), rolledBack...)
+			if rapid.IntRange(0, 4).Draw(rt, "restart") == 0 {
+				s.restart(rt)
+			}
 		}
 		for range rapid.IntRange(1, 3).Draw(rt, "rollbacks") {
+			if rapid.Bool().Draw(rt, "restart before a rollback") {
+				s.restart(rt)
+			}
 			to := begun + resource.Revision(rapid.IntRange(0, int(s.Revision()-begun)).Draw(rt, "to"))
 			before := s.Revision()
 			dry, err := s.rollback(root, to, func(r *meridianv1.RollbackRequest) { r.DryRun = true })
