@@ -39,6 +39,7 @@ type zone struct {
 type client struct {
 	meridianv1.AdminServiceClient
 	meridianv1.ControlServiceClient
+	inspect  meridianv1.InspectServiceClient
 	tokens   meridianv1.TokenServiceClient
 	cluster  meridianv1.ClusterServiceClient
 	requests atomic.Int64
@@ -130,7 +131,7 @@ func dial(b *testing.B, dir string) *client {
 func newClient(conn *grpc.ClientConn) *client {
 	return &client{
 		AdminServiceClient: meridianv1.NewAdminServiceClient(conn), ControlServiceClient: meridianv1.NewControlServiceClient(conn),
-		tokens: meridianv1.NewTokenServiceClient(conn), cluster: meridianv1.NewClusterServiceClient(conn),
+		inspect: meridianv1.NewInspectServiceClient(conn), tokens: meridianv1.NewTokenServiceClient(conn), cluster: meridianv1.NewClusterServiceClient(conn),
 	}
 }
 

@@ -38,6 +38,7 @@ type line struct {
 	Message string `json:"msg"`
 	Mode    string `json:"mode"`
 	GRPC    string `json:"grpc"`
+	HTTP    string `json:"http"`
 	// Revision is of what the server holds.
 	Revision uint64 `json:"revision"`
 }

@@ -191,3 +191,28 @@ func BenchmarkGetPast(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkWriteSnapshotHistory is what a snapshot takes of the contents of 64 MiB of old
+// revisions, one resource each, besides 1,000 resources.
+func BenchmarkWriteSnapshotHistory(b *testing.B) {
+	for name, retention := range map[string]store.Retention{"off": {}, "on": store.DefaultRetention()} {
+		b.Run(name, func(b *testing.B) {
+			options := store.DefaultOptions()
+			options.History.MaxBatches = 1
+			s := store.New(options)
+			require.NoError(b, s.Apply(1, keeping(retention)).Err)
+			require.NoError(b, s.Apply(2, puts(mesh("default"))).Err)
+			for rev := resource.Revision(3); rev < 100_000; rev++ {
+				s.Apply(rev, puts(sized(int(rev)%1000, int(rev))))
+			}
+			batches, _ := s.PastSize()
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.WriteSnapshot(io.Discard); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(batches), "revisions")
+		})
+	}
+}
