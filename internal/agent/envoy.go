@@ -100,6 +100,8 @@ type supervisor struct {
 	// metrics answers who reads metrics; served is closed once it has ended.
 	metrics *http.Server
 	served  chan struct{}
+	// sent are the metrics that it answers with, or sends.
+	sent *Metrics
 }
 
 // newSupervisor returns the supervisor of the configuration's Envoy, which has to be new
@@ -151,7 +153,9 @@ func (s *supervisor) serveMetrics() error {
 	if err != nil {
 		return err
 	}
-	s.metrics = &http.Server{Handler: NewMetrics(s.admin), ReadHeaderTimeout: answering, WriteTimeout: writing, ErrorLog: slog.NewLogLogger(s.agent.cfg.Log.Handler(), slog.LevelDebug)}
+	s.sent = NewMetrics(s.admin)
+	s.sent.Of(s.agent.cfg.Mesh, s.agent.cfg.Name, cmp.Or(serviceOf(s.agent.cfg.Spec), s.agent.cfg.Name), s.agent.cfg.Log)
+	s.metrics = &http.Server{Handler: s.sent, ReadHeaderTimeout: answering, WriteTimeout: writing, ErrorLog: slog.NewLogLogger(s.agent.cfg.Log.Handler(), slog.LevelDebug)}
 	s.served = make(chan struct{})
 	go func() {
 		defer close(s.served)
@@ -175,6 +179,7 @@ func (s *supervisor) remove() {
 	if s.metrics != nil {
 		_ = s.metrics.Close()
 		<-s.served
+		s.sent.Close()
 	}
 	_ = os.RemoveAll(s.dir)
 	if s.lock != nil {

@@ -65,13 +65,15 @@ type Metrics struct {
 	envoy, applications *http.Client
 	turns               chan struct{}
 	within              time.Duration
+	// collectors are those that metrics are sent to.
+	collectors *collectors
 }
 
 // NewMetrics returns the metrics of an Envoy, with a client that reaches its administration
 // interface whatever the host of a URL.
 func NewMetrics(envoy *http.Client) *Metrics {
 	return &Metrics{
-		envoy: envoy, turns: make(chan struct{}, maxReadings), within: reading,
+		envoy: envoy, turns: make(chan struct{}, maxReadings), within: reading, collectors: newCollectors(),
 		applications: &http.Client{
 			// What is asked is what is written, not what an application or the environment says.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -80,8 +82,18 @@ func NewMetrics(envoy *http.Client) *Metrics {
 	}
 }
 
-// ServeHTTP implements http.Handler. What to answer is in xds.MetricsHeader.
+// ServeHTTP implements http.Handler. What to answer is in xds.MetricsHeader: who is told to
+// send metrics to a collector answers at once, with nothing.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var settings xds.MetricsSettings
+	if err := json.Unmarshal([]byte(r.Header.Get(xds.MetricsHeader)), &settings); err != nil {
+		http.Error(w, xds.MetricsHeader+" does not say which metrics: it is for Envoy to write", http.StatusBadRequest)
+		return
+	}
+	if settings.Collector != "" {
+		m.report(settings)
+		return
+	}
 	select {
 	case m.turns <- struct{}{}:
 		defer func() { <-m.turns }()
@@ -90,39 +102,45 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the metrics are being read by others: try again", http.StatusServiceUnavailable)
 		return
 	}
-	var settings xds.MetricsSettings
-	if err := json.Unmarshal([]byte(r.Header.Get(xds.MetricsHeader)), &settings); err != nil {
-		http.Error(w, xds.MetricsHeader+" does not say which metrics: it is for Envoy to write", http.StatusBadRequest)
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), m.within)
-	defer cancel()
 	var out bytes.Buffer
-	taken, err := m.ofEnvoy(ctx, &out, settings.Sidecar)
-	if err != nil {
-		http.Error(w, "the metrics of Envoy cannot be read: "+err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	if err := m.ofApplications(ctx, &out, settings.Applications, taken); err != nil {
-		http.Error(w, "the metrics of the applications cannot be written: "+err.Error(), http.StatusInternalServerError)
+	if err := m.write(r.Context(), &out, &settings); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = w.Write(out.Bytes()) // who asked may have gone
 }
 
+// write writes metrics of Envoy and of applications.
+func (m *Metrics) write(ctx context.Context, out *bytes.Buffer, settings *xds.MetricsSettings) error {
+	ctx, cancel := context.WithTimeout(ctx, m.within)
+	defer cancel()
+	taken, err := m.ofEnvoy(ctx, out, settings)
+	if err != nil {
+		return fmt.Errorf("the metrics of Envoy cannot be read: %w", err)
+	}
+	if err := m.ofApplications(ctx, out, settings.Applications, taken); err != nil {
+		return fmt.Errorf("the metrics of the applications cannot be written: %w", err)
+	}
+	return nil
+}
+
 // ofEnvoy writes the metrics of Envoy that are chosen, and returns the names of those that
 // it has.
-func (m *Metrics) ofEnvoy(ctx context.Context, out *bytes.Buffer, choice *resource.MetricsSidecar) (map[string]bool, error) {
+func (m *Metrics) ofEnvoy(ctx context.Context, out *bytes.Buffer, settings *xds.MetricsSettings) (map[string]bool, error) {
+	choice := settings.Sidecar
 	chosen, err := chooser(choice)
 	if err != nil {
 		return nil, err
 	}
-	query := "?usedonly"
-	if choice != nil && choice.IncludeUnused != nil && *choice.IncludeUnused {
-		query = ""
+	query := url.Values{}
+	if !settings.Unused && (choice == nil || choice.IncludeUnused == nil || !*choice.IncludeUnused) {
+		query.Set("usedonly", "")
 	}
-	body, err := get(ctx, m.envoy, "http://envoy/stats/prometheus"+query)
+	if settings.Filter != "" {
+		query.Set("filter", settings.Filter)
+	}
+	body, err := get(ctx, m.envoy, "http://envoy/stats/prometheus?"+query.Encode())
 	if err != nil {
 		return nil, err
 	}

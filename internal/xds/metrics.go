@@ -17,4 +17,12 @@ type MetricsSettings struct {
 	Sidecar *resource.MetricsSidecar `json:"sidecar,omitzero"`
 	// Applications are those whose metrics are exposed, too. Each has an address.
 	Applications []resource.MetricsApp `json:"applications,omitzero"`
+	// Filter is a regular expression that Envoy compares with the names that it has for its
+	// statistics; empty for all.
+	Filter string `json:"filter,omitzero"`
+	// Unused exposes those of Envoy that never changed too.
+	Unused bool `json:"unused,omitzero"`
+	// Collector is the HOST:PORT of the OpenTelemetry collector to which the agent sends
+	// them, in place of an answer; empty to answer.
+	Collector string `json:"collector,omitzero"`
 }

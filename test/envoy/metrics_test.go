@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metricsv1 "go.opentelemetry.io/proto/otlp/metrics/v1"
 
 	"meridian/internal/agent"
 	"meridian/internal/meshca/meshcatest"
@@ -25,7 +26,8 @@ func exposing(t *testing.T, e *envoy) {
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(e.cmd.Dir, meridianxds.EnvoyMetrics))
 	require.NoError(t, err)
-	server := &http.Server{Handler: agent.NewMetrics(e.admin), ReadHeaderTimeout: time.Minute}
+	metrics := agent.NewMetrics(e.admin)
+	server := &http.Server{Handler: metrics, ReadHeaderTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -34,6 +36,7 @@ func exposing(t *testing.T, e *envoy) {
 	t.Cleanup(func() {
 		require.NoError(t, server.Close())
 		<-done
+		metrics.Close()
 	})
 }
 
@@ -168,10 +171,51 @@ func TestMetricsOfTheMeshAreRead(t *testing.T) {
 	body := reads.upTo("/one", thatSays(seen))
 	require.Contains(t, body, "\nx{application=\"a\"} 1\n")
 	require.NotContains(t, body, `application="b"`)
+	z.mesh(fmt.Sprintf(`{"metrics":{"enabledBackend":"one","backends":[{"name":"one","type":"prometheus","conf":{"port":%s,"path":"/one","envoy":{"filterRegex":"downstream_rq_(total|rejected)","usedOnly":false}}}]}}`, reads.url[strings.LastIndex(reads.url, ":")+1:]))
+	require.Empty(t, z.settle("in-1"))
+	body = reads.upTo("/one", thatSays(unseen))
+	require.Contains(t, body, seen)
+	require.NotContains(t, body, "envoy_server_live")
 	mesh("two")
 	newClient(t, other).upTo("/metrics", thatSays(seen))
 	policy(`"backends":[{"name":"one"}],"sidecar":{"includeUnused":%[2]t}`, true)
 	reads.upTo("/one", thatSays(unseen))
+}
+
+// Metrics are sent to the collector that is written, again and again: those of Envoy that are
+// chosen, and those of applications.
+func TestMetricsAreSentToACollector(t *testing.T) {
+	_, policy, _ := observed(t)
+	listener := local(t)
+	got := make(chan map[string]bool, 1)
+	exports(t, listener, agent.ExportMetrics, func(data *metricsv1.MetricsData) {
+		names := map[string]bool{}
+		for _, r := range data.GetResourceMetrics() {
+			for _, s := range r.GetScopeMetrics() {
+				for _, m := range s.GetMetrics() {
+					names[m.GetName()] = true
+				}
+			}
+		}
+		select {
+		case got <- names:
+		default:
+		}
+	})
+	until := func(holds func(names map[string]bool) bool) {
+		t.Helper()
+		for !holds(<-got) {
+			require.NoError(t, t.Context().Err())
+		}
+	}
+	port := pages(t, map[string]string{"/metrics": "x 1\n"})
+	const sent = `"backends":[{"type":"OpenTelemetry","openTelemetry":{"endpoint":%[2]q,"refreshInterval":"1s"}}],"applications":[{"name":"a","port":%[3]d}]`
+	policy(sent, listener.Addr(), port)
+	until(func(names map[string]bool) bool { return names["envoy_http_downstream_rq_total"] && names["x"] })
+	policy(sent+`,"sidecar":{"profiles":{"appendProfiles":[{"name":"None"}],"include":[{"type":"Exact","match":"envoy_server_live"}]}}`, listener.Addr(), port)
+	until(func(names map[string]bool) bool {
+		return names["envoy_server_live"] && !names["envoy_http_downstream_rq_total"] && names["x"]
+	})
 }
 
 // A port that another process has, or an inbound, is not shared: it is said who has it.

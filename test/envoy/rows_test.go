@@ -26,6 +26,7 @@ var byTests = []rows.Claim{
 	rows.By(TestMetricsAreRead, resource.KindMeshMetrics, "sidecar.includeUnused sidecar.profiles.appendProfiles[].name backends[].prometheus.port backends[].prometheus.path"),
 	rows.By(TestMetricsAreRead, resource.KindMeshMetrics, below("sidecar.profiles.", "exclude[].type exclude[].match include[].type include[].match")),
 	rows.By(TestMetricsOfApplicationsAreRead, resource.KindMeshMetrics, below("applications[].", "name path port address")),
+	rows.By(TestMetricsAreSentToACollector, resource.KindMeshMetrics, "backends[].type backends[].openTelemetry.endpoint backends[].openTelemetry.refreshInterval"),
 	rows.By(TestMetricsOfTheMeshAreRead, resource.KindMeshMetrics, "backends[].name"),
 	rows.By(TestMetricsOfTheMeshAreRead, resource.KindMesh, "metrics.enabledBackend metrics.backends[].name"),
 	rows.By(TestProtocols, resource.KindDataplane, "networking.inbound[].tags networking.outbound[].port networking.outbound[].tags"),

@@ -3,8 +3,10 @@ package envoy
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,8 +48,14 @@ const (
 	maxReaders = 8
 	// reading bounds an answer with metrics, and asking the headers of who asks.
 	reading, asking = 30 * time.Second, 10 * time.Second
-	// The names that begin the listeners of metrics, and that of the cluster of the agent.
-	metricsListener, metricsCluster = "metrics_", "metrics"
+	// The names that begin the listeners of metrics, that of the cluster of the agent, and
+	// the one that begins those of the clusters by which it is told to send metrics.
+	metricsListener, metricsCluster, collectorCluster = "metrics_", "metrics", "metrics_to_"
+	// maxCollectors bounds the collectors that the metrics of a dataplane are sent to.
+	maxCollectors = 8
+	// shortestReport is the shortest time between two reports to a collector, and report the
+	// one if none is written.
+	shortestReport, report = time.Second, time.Minute
 )
 
 // exposed is an endpoint at which metrics are read.
@@ -56,6 +64,17 @@ type exposed struct {
 	path string
 	// mutual is whether mutual TLS is demanded.
 	mutual  bool
+	origins []xds.Origin
+	// filter and unused are those of xds.MetricsSettings.
+	filter string
+	unused bool
+}
+
+// collected is a collector that metrics are sent to.
+type collected struct {
+	// at is HOST:PORT, and every the time between two reports.
+	at      string
+	every   time.Duration
 	origins []xds.Origin
 }
 
@@ -70,19 +89,24 @@ type Unexposed struct {
 
 // exposure is which metrics of a dataplane are read, and where.
 type exposure struct {
-	settings  xds.MetricsSettings
-	endpoints []exposed
-	unexposed []Unexposed
+	settings   xds.MetricsSettings
+	endpoints  []exposed
+	collectors []collected
+	unexposed  []Unexposed
 	// origins are those of the settings, with no path.
 	origins []xds.Origin
 }
 
 // metricsConf is the conf of a metrics backend of a Mesh.
 type metricsConf struct {
-	Port      *uint32
-	Path      *string
-	SkipMTLS  bool
-	TLS       *struct{ Mode string }
+	Port     *uint32
+	Path     *string
+	SkipMTLS bool
+	TLS      *struct{ Mode string }
+	Envoy    struct {
+		FilterRegex string
+		UsedOnly    *bool
+	}
 	Aggregate []struct {
 		resource.MetricsApp
 		Enabled *bool
@@ -146,7 +170,12 @@ func (e *exposure) receiver(mesh resource.MeshName, settings world.Mesh, spec *r
 	if len(from) == 0 {
 		from = []xds.Origin{inMesh("/metrics/enabledBackend")}
 	}
+	if r.OpenTelemetry != nil {
+		e.collector(r.OpenTelemetry, from, refuse)
+		return
+	}
 	endpoint, mode := r.Prometheus, ""
+	var chosen exposed
 	if r.Name != nil {
 		i := slices.IndexFunc(all.Backends, func(b resource.Backend) bool { return b.Name == *r.Name })
 		if i < 0 {
@@ -167,6 +196,11 @@ func (e *exposure) receiver(mesh resource.MeshName, settings world.Mesh, spec *r
 			refuse("no metrics are exposed with type " + b.Type + ": use prometheus")
 			return
 		}
+		if _, err := regexp.Compile(conf.Envoy.FilterRegex); err != nil {
+			refuse("envoy.filterRegex is no regular expression: no metrics are exposed")
+			return
+		}
+		chosen.filter, chosen.unused = conf.Envoy.FilterRegex, conf.Envoy.UsedOnly != nil && !*conf.Envoy.UsedOnly
 		endpoint = &resource.MetricsPrometheus{Port: conf.Port, Path: conf.Path}
 		switch {
 		case conf.TLS != nil:
@@ -188,7 +222,7 @@ func (e *exposure) receiver(mesh resource.MeshName, settings world.Mesh, spec *r
 	if endpoint == nil {
 		return // of another type, which the table of fields tells
 	}
-	made := exposed{place: place{spec.Networking.Address, metricsPort}, path: metricsPath, origins: from}
+	made := exposed{place: place{spec.Networking.Address, metricsPort}, path: metricsPath, origins: from, filter: chosen.filter, unused: chosen.unused}
 	if endpoint.Port != nil {
 		made.port = *endpoint.Port
 	}
@@ -204,6 +238,41 @@ func (e *exposure) receiver(mesh resource.MeshName, settings world.Mesh, spec *r
 		return
 	}
 	e.endpoints = append(e.endpoints, made)
+}
+
+// collector adds a collector that metrics are sent to.
+func (e *exposure) collector(r *resource.MetricsOpenTel, from []xds.Origin, refuse func(why string)) {
+	host, port, ok := hostPort(r.Endpoint, otelPort)
+	if !ok {
+		refuse("the endpoint of a collector is HOST:PORT, or HOST: no metrics are sent to it")
+		return
+	}
+	made := collected{at: net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10)), every: report, origins: from}
+	if r.RefreshInterval != nil {
+		made.every = max(r.RefreshInterval.Value(), shortestReport)
+	}
+	switch {
+	case slices.ContainsFunc(e.collectors, func(other collected) bool { return other.at == made.at }):
+		refuse("a backend before it has the same endpoint")
+	case len(e.collectors) == maxCollectors:
+		refuse(fmt.Sprintf("the metrics of a dataplane are sent to the first %d collectors", maxCollectors))
+	default:
+		e.collectors = append(e.collectors, made)
+	}
+}
+
+// readAt returns the settings with which an endpoint answers.
+func (e *exposure) readAt(x *exposed) *xds.MetricsSettings {
+	s := e.settings
+	s.Filter, s.Unused = x.filter, x.unused
+	return &s
+}
+
+// sentTo returns the settings with which metrics are sent to a collector.
+func (e *exposure) sentTo(c *collected) *xds.MetricsSettings {
+	s := e.settings
+	s.Collector = c.at
+	return &s
 }
 
 // mutualMetrics is the mode of TLS in which the certificates of the mesh are used. Modes
@@ -262,13 +331,24 @@ func (e *exposure) bounded(spec *resource.Dataplane) error {
 			a.Address = &spec.Networking.Address
 		}
 	}
-	text, err := headerOf(&e.settings)
-	if err != nil {
-		return err
+	longest := 0
+	for i := range e.endpoints {
+		text, err := headerOf(e.readAt(&e.endpoints[i]))
+		if err != nil {
+			return err
+		}
+		longest = max(longest, len(text))
 	}
-	if len(text) > maxMetricsSettings {
-		refuse(fmt.Sprintf("what is written about metrics takes %d bytes, and Envoy passes on at most %d: no metrics are exposed; write fewer or shorter filters", len(text), maxMetricsSettings))
-		e.endpoints = nil
+	for i := range e.collectors {
+		text, err := headerOf(e.sentTo(&e.collectors[i]))
+		if err != nil {
+			return err
+		}
+		longest = max(longest, len(text))
+	}
+	if longest > maxMetricsSettings {
+		refuse(fmt.Sprintf("what is written about metrics takes %d bytes, and Envoy passes on at most %d: no metrics are exposed; write fewer or shorter filters", longest, maxMetricsSettings))
+		e.endpoints, e.collectors = nil, nil
 	}
 	return nil
 }
@@ -299,12 +379,16 @@ func headerOf(s *xds.MetricsSettings) (string, error) {
 // mutual TLS.
 func (b *builder) metrics(spec *resource.Dataplane, rules []policy.Rule) error {
 	e, err := exposes(b.Mesh, b.settings, spec, rules)
-	if err != nil || len(e.endpoints) == 0 {
-		return err
-	}
-	text, err := headerOf(&e.settings)
 	if err != nil {
 		return err
+	}
+	for i := range e.collectors {
+		if err := b.collected(&e.collectors[i], e.sentTo(&e.collectors[i]), e.origins); err != nil {
+			return fmt.Errorf("metrics for %s: %w", e.collectors[i].at, err)
+		}
+	}
+	if len(e.endpoints) == 0 {
+		return nil
 	}
 	few := wrapperspb.UInt32(maxReaders)
 	if err := b.Add(&clusterv3.Cluster{
@@ -313,20 +397,57 @@ func (b *builder) metrics(spec *resource.Dataplane, rules []policy.Rule) error {
 		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
 			MaxConnections: few, MaxPendingRequests: few, MaxRequests: few,
 		}}},
-		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: metricsCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
-				Address: &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: xds.EnvoyMetrics}}},
-			}}}},
-		}}},
+		LoadAssignment: theAgent(metricsCluster),
 	}); err != nil {
 		return err
 	}
 	for i := range e.endpoints {
+		text, err := headerOf(e.readAt(&e.endpoints[i]))
+		if err != nil {
+			return err
+		}
 		if err := b.exposed(&e.endpoints[i], text, e.origins); err != nil {
 			return fmt.Errorf("metrics at port %d: %w", e.endpoints[i].port, err)
 		}
 	}
 	return nil
+}
+
+// theAgent is the endpoint at which the agent answers for metrics.
+func theAgent(cluster string) *endpointv3.ClusterLoadAssignment {
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+			Address: &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: xds.EnvoyMetrics}}},
+		}}}},
+	}}}
+}
+
+// collected adds the cluster by which the agent is told to send metrics to a collector: at
+// each check of its health, which says how. The agent answers at once, so that Envoy does not
+// wait for a collector before it serves.
+func (b *builder) collected(c *collected, settings *xds.MetricsSettings, from []xds.Origin) error {
+	text, err := headerOf(settings)
+	if err != nil {
+		return err
+	}
+	every, once := durationpb.New(c.every), wrapperspb.UInt32(1)
+	name := collectorCluster + world.Label(c.at) + "_" + world.Hash(c.at)
+	return b.Add(&clusterv3.Cluster{
+		Name: name, ConnectTimeout: durationpb.New(connecting),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		LoadAssignment:       theAgent(name),
+		HealthChecks: []*corev3.HealthCheck{{
+			Timeout: durationpb.New(min(c.every, asking)), Interval: every, NoTrafficInterval: every, NoTrafficHealthyInterval: every,
+			UnhealthyThreshold: once, HealthyThreshold: once, ReuseConnection: wrapperspb.Bool(false),
+			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{
+				Host: "agent", Path: "/",
+				RequestHeadersToAdd: []*corev3.HeaderValueOption{{
+					Header:       &corev3.HeaderValue{Key: xds.MetricsHeader, Value: text},
+					AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+				}},
+			}},
+		}},
+	}, slices.Concat(generate.AppendAt(nil, "/healthChecks/0", c.origins), generate.AppendAt(nil, "/healthChecks/0/httpHealthCheck/requestHeadersToAdd/0", from))...)
 }
 
 // exposed adds the listener of one endpoint. No other process can share its port.

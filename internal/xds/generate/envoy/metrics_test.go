@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/policy"
@@ -42,6 +43,7 @@ func TestWhereMetricsAreExposed(t *testing.T) {
 		"a host name":            {"", prometheus(""), "host", "", "MeshMetrics /backends/0 Envoy listens on IP addresses, and host is a host name"},
 		"the mesh's":             {backend("prometheus", `{}`), "", "", "5670", ""},
 		"an unknown type":        {backend("statsd", `{}`), "", "", "", "Mesh /metrics/enabledBackend no metrics are exposed with type statsd"},
+		"no expression":          {backend("prometheus", `{"envoy":{"filterRegex":"("}}`), "", "", "", "envoy.filterRegex is no regular expression"},
 		"a wrong conf":           {backend("prometheus", `{"port":"x"}`), "", "", "", "Mesh /metrics/enabledBackend its conf is not that of a backend of type prometheus"},
 		"no port":                {backend("prometheus", `{"port":65536}`), "", "", "", "65536 is no port"},
 		"no path":                {backend("prometheus", `{"path":"m"}`), "", "", "", "the path of metrics begins with a slash"},
@@ -97,6 +99,63 @@ func TestWhereMetricsAreExposed(t *testing.T) {
 			}
 			require.Len(t, unexposed, 1)
 			require.Contains(t, fmt.Sprint(unexposed[0].Source.Kind, " ", unexposed[0].Field, " ", unexposed[0].Why), c.told)
+		})
+	}
+}
+
+// Metrics are sent to collectors at an interval: what cannot be sent as it is written is told
+// of with the policy.
+func TestWhereMetricsAreSent(t *testing.T) {
+	to := func(conf string) string {
+		return `"backends":[{"type":"OpenTelemetry","openTelemetry":{` + conf + `}}]`
+	}
+	for name, c := range map[string]struct {
+		conf, want, told string
+	}{
+		"by default":        {to(`"endpoint":"collector"`), "collector:4317 1m0s", ""},
+		"as written":        {to(`"endpoint":"[::1]:1","refreshInterval":"15s"`), "[::1]:1 15s", ""},
+		"too often":         {to(`"endpoint":"a:1","refreshInterval":"1ms"`), "a:1 1s", ""},
+		"no address":        {to(`"endpoint":"a:b"`), "", "the endpoint of a collector is HOST:PORT"},
+		"beside Prometheus": {`"backends":[{"type":"Prometheus","prometheus":{}},{"type":"OpenTelemetry","openTelemetry":{"endpoint":"a:1"}}]`, "a:1 1m0s", ""},
+		"twice":             {`"backends":[{"type":"OpenTelemetry","openTelemetry":{"endpoint":"a"}},{"type":"OpenTelemetry","openTelemetry":{"endpoint":"a:4317"}}]`, "a:4317 1m0s", "a backend before it has the same endpoint"},
+		"too much":          {to(`"endpoint":"a"`) + `,"sidecar":{"profiles":{"include":[{"type":"Exact","match":"` + strings.Repeat("é", 4000) + `"}]}}`, "", "no metrics are exposed; write fewer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := callee(t, "STRICT", httpInbound)
+			w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, "{}")
+			put(t, w, resource.KindMeshMetrics, "p", `{"targetRef":{"kind":"Mesh"},"default":{`+c.conf+`}}`)
+			set := generate(t, w, "backend-1")
+			require.Empty(t, set.Withheld)
+			var got []string
+			for _, r := range set.Of(xds.Cluster) {
+				if !strings.HasPrefix(r.Name, "metrics_to_") {
+					continue
+				}
+				m, err := r.Message()
+				require.NoError(t, err)
+				validate(t, m)
+				check := m.(*clusterv3.Cluster).GetHealthChecks()[0]
+				require.Equal(t, check.GetInterval().AsDuration(), check.GetNoTrafficInterval().AsDuration())
+				var settings xds.MetricsSettings
+				require.NoError(t, json.Unmarshal([]byte(check.GetHttpHealthCheck().GetRequestHeadersToAdd()[0].GetHeader().GetValue()), &settings))
+				got = append(got, settings.Collector+" "+check.GetInterval().AsDuration().String())
+			}
+			require.Equal(t, c.want, strings.Join(got, ", "))
+			state := world.New("east")
+			m := policy.NewMatcher(engines.All()...).Following(state)
+			m.Reset(w.View())
+			key := policy.DataplaneKey("m", "backend-1")
+			rules, err := m.Effective(key)
+			require.NoError(t, err)
+			r, _ := state.Dataplane(key)
+			unexposed, err := envoy.NotExposed("m", state.Mesh("m"), r.Spec().(*resource.Dataplane), rules)
+			require.NoError(t, err)
+			if c.told == "" {
+				require.Empty(t, unexposed)
+				return
+			}
+			require.Len(t, unexposed, 1)
+			require.Contains(t, unexposed[0].Why, c.told)
 		})
 	}
 }
