@@ -120,7 +120,7 @@ func TestWhatAnEnvoyRuns(t *testing.T) {
 	require.Empty(t, denied.stdout)
 
 	// An Envoy that does not answer gives an error that says so, also through the global, and
-	// answers once it goes on.
+	// answers once it continues.
 	started := strings.SplitAfter(agent.log.String(), "pid=")
 	require.Len(t, started, 2)
 	var pid int

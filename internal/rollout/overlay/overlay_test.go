@@ -116,7 +116,7 @@ func TestOverlappingRollouts(t *testing.T) {
 	}
 }
 
-// What stays the same stays the same resource, so that nobody is told of a change.
+// What stays the same stays the same resource, so that no reader is told of a change.
 func TestOverlayKeepsWhatIsTheSame(t *testing.T) {
 	base := bases{timeout("a"): {Version: 1, Created: epoch}}
 	before := of("east", base, rollout("r", 1, 1, put(timeout("a"), 1, "x")))

@@ -33,7 +33,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 
 func everyFieldHasARow(t *testing.T, dialect xds.Dialect) {
 	rowsOf := table(dialect)
-	apart := []resource.Kind{resource.KindZone, resource.KindNamespace}
+	apart := []resource.Kind{resource.KindZone, resource.KindNamespace, resource.KindRollout, resource.KindMeshTest}
 	for _, d := range resource.Kinds() {
 		if d.Class == resource.AccessControl || slices.Contains(apart, d.Kind) || rowsOf[d.Kind] == nil && d.Class == resource.Infrastructure && secret(d.Kind) {
 			require.Nil(t, rowsOf[d.Kind], "%s", d.Kind)
