@@ -95,7 +95,7 @@ func (r *Report) matched(ctx context.Context, view policy.View) error {
 	slices.Sort(meshes)
 	err = m.Read(func(reading *policy.Reading) error {
 		for _, mesh := range meshes {
-			u := newUsage(ctx, reading, mesh)
+			u := newUsage(ctx, reading, mesh, nil, maxLooked)
 			switch cut, err := u.look(); {
 			case err != nil:
 				return err
@@ -114,6 +114,27 @@ func (r *Report) matched(ctx context.Context, view policy.View) error {
 		return r.inherited(ctx, view, paths)
 	}
 	return nil
+}
+
+// OfKinds is what matching shows of the policies of some kinds in a mesh, nil for every
+// kind. cut is true, and nothing is found, where more than limit policies would be compared
+// on attachments. Errors: that of ctx, once it has ended.
+func OfKinds(ctx context.Context, reading *policy.Reading, mesh resource.MeshName, kinds map[resource.Kind]bool, limit int) (found []policy.Advice, cut bool, err error) {
+	u := newUsage(ctx, reading, mesh, kinds, limit)
+	if cut, err = u.look(); cut || err != nil {
+		return nil, cut, err
+	}
+	report := Report{Findings: u.findings()}
+	report.sort()
+	return report.Findings, false, nil
+}
+
+// Overridden are the policies of gateways and routes in a view of which others override
+// everything (§5.8). Errors: that of ctx, once it has ended.
+func Overridden(ctx context.Context, view policy.View, paths policy.Conditioner) ([]policy.Advice, error) {
+	var report Report
+	err := report.inherited(ctx, view, paths)
+	return report.Findings, err
 }
 
 // inherited adds the policies of gateways and routes of which others override

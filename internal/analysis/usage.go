@@ -25,9 +25,15 @@ var errCut = errors.New("there is more to look at than is bounded")
 
 // usage is what the policies of one mesh come to on its dataplanes.
 type usage struct {
-	ctx      context.Context
-	reading  *policy.Reading
-	mesh     resource.MeshName
+	ctx     context.Context
+	reading *policy.Reading
+	mesh    resource.MeshName
+	// only are the kinds that are looked at, nil for all; limit bounds how many policies
+	// are compared.
+	only  map[resource.Kind]bool
+	limit int
+	// count is the number of dataplanes of the mesh, for findings.
+	count    int
 	policies map[resource.Key]*use
 	// looks are the dataplanes that were looked at, the first of those that share an
 	// answer.
@@ -54,10 +60,10 @@ type use struct {
 	why   string
 }
 
-func newUsage(ctx context.Context, reading *policy.Reading, mesh resource.MeshName) *usage {
-	u := &usage{ctx: ctx, reading: reading, mesh: mesh, policies: map[resource.Key]*use{}}
+func newUsage(ctx context.Context, reading *policy.Reading, mesh resource.MeshName, only map[resource.Kind]bool, limit int) *usage {
+	u := &usage{ctx: ctx, reading: reading, mesh: mesh, only: only, limit: limit, policies: map[resource.Key]*use{}}
 	for _, d := range resource.Kinds() {
-		if !reading.Matches(d.Kind) {
+		if !reading.Matches(d.Kind) || only != nil && !only[d.Kind] {
 			continue
 		}
 		plain := true
@@ -95,11 +101,11 @@ func addsUp(spec resource.TargetRefSpec) bool {
 // at than is bounded.
 func (u *usage) look() (cut bool, err error) {
 	var last resource.Key
-	err = u.reading.Looks(u.mesh, func(l *policy.Look) error {
+	err = u.reading.Looks(u.mesh, u.only, func(l *policy.Look) error {
 		if err := u.ctx.Err(); err != nil {
 			return err
 		}
-		if u.looked += len(l.Candidates); u.looked > maxLooked {
+		if u.looked += len(l.Candidates); u.looked > u.limit {
 			return errCut
 		}
 		if l.Dataplane != last {
@@ -185,12 +191,15 @@ func sameTags(a, b resource.TagSelector) bool {
 func (u *usage) findings() []policy.Advice {
 	var report Report
 	u.reasons()
+	for range u.reading.Dataplanes(u.mesh) {
+		u.count++
+	}
 	for key, mine := range u.policies {
 		switch {
 		case mine.superseded > 0:
 			u.superseded(&report, key, mine)
 		case !mine.reached:
-			report.add(key, resource.CodeDeadPolicy, resource.Root, "takes effect nowhere: it matches nothing on the %s that are known", dataplanes(u.reading, u.mesh))
+			report.add(key, resource.CodeDeadPolicy, resource.Root, "takes effect nowhere: it matches nothing on the %s that are known", u.dataplaneCount())
 		case !mine.used && mine.plain:
 			report.add(key, resource.CodeDeadPolicy, resource.Root, "takes effect nowhere: on everything that it matches, others hold in its place%s", mine.why)
 		case !mine.used && !onlyUnsets(mine.resource):
@@ -209,15 +218,11 @@ func onlyUnsets(r *resource.Resource) bool {
 	return ok && len(spec.UnsetPointers()) > 0
 }
 
-func dataplanes(reading *policy.Reading, mesh resource.MeshName) string {
-	n := 0
-	for range reading.Dataplanes(mesh) {
-		n++
-	}
-	if n == 1 {
+func (u *usage) dataplaneCount() string {
+	if u.count == 1 {
 		return "1 dataplane"
 	}
-	return fmt.Sprintf("%d dataplanes", n)
+	return fmt.Sprintf("%d dataplanes", u.count)
 }
 
 func (u *usage) superseded(report *Report, key resource.Key, mine *use) {

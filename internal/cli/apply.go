@@ -176,15 +176,17 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	defer c.Close()
+	var caused []findingView
 	if !request.GetDryRun() {
-		if err := a.askBeforeLoss(ctx, c, &proposal{written: resources, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
+		if caused, err = a.askBeforeLoss(ctx, c, &proposal{written: resources, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
 			return err
 		}
 	}
-	return a.sendApply(ctx, c, request, o)
+	return a.sendApply(ctx, c, request, o, caused)
 }
 
-func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridianv1.ApplyRequest, o *applyOptions) error {
+// sendApply writes a batch. caused is what an analysis finds because of it.
+func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridianv1.ApplyRequest, o *applyOptions, caused []findingView) error {
 	var response *meridianv1.ApplyResponse
 	send := func(ctx context.Context) (err error) {
 		response, err = batch.Apply(ctx, c, request)
@@ -202,7 +204,8 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	for _, note := range response.GetNotes() {
 		a.Message("Note: %s", note)
 	}
-	findings := viewFindings(response.GetFindings())
+	a.warnOfFindings(caused)
+	findings := append(viewFindings(response.GetFindings()), caused...)
 	switch {
 	case request.GetDryRun():
 		a.Message("Dry run: nothing was written.")

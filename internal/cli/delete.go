@@ -78,8 +78,9 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 		return err
 	}
 	defer c.Close()
+	var caused []findingView
 	if !request.DryRun {
-		if err := a.askBeforeLoss(ctx, c, &proposal{deleted: keys, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
+		if caused, err = a.askBeforeLoss(ctx, c, &proposal{deleted: keys, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
 			return err
 		}
 	}
@@ -92,7 +93,8 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	} else {
 		a.tellRollout(staged, response.GetResults())
 	}
-	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), nil)
+	a.warnOfFindings(caused)
+	return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), caused)
 }
 
 func zonesAmong(keys []resource.Key) []string {

@@ -86,7 +86,7 @@ func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name st
 		return err
 	}
 	defer c.Close()
-	return a.sendApply(ctx, c, request, &applyOptions{output: &print.FormatFlag{Value: print.FormatTable}})
+	return a.sendApply(ctx, c, request, &applyOptions{output: &print.FormatFlag{Value: print.FormatTable}}, nil)
 }
 
 // editUntilValid opens the editor until the file has a valid document. It is nil

@@ -322,6 +322,9 @@ func (a *app) planFiles(cmd *cobra.Command, o *planOptions, change *proposal) (*
 	}
 	p.RightsOf(before, differences)
 	p.EmptiedBy(before, differences)
+	if err := p.Surveyed(cmd.Context(), before, differences); err != nil {
+		return nil, err
+	}
 	p.Changes = append(p.Changes, changes...)
 	advice, err := policy.Lint(cmd.Context(), after, differences.Written, engines.Surveyors()...)
 	if err != nil {
@@ -418,10 +421,11 @@ func (a *app) asks(inputTaken bool) bool { return !inputTaken && print.IsTermina
 
 // askBeforeLoss is confirmLoss of a change that is not planned yet. Where no plan can be
 // had, it says so; it asks about what may be the largest change of all, one whose plan
-// takes too long or is too large. Without a terminal the change continues.
-func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *proposal, yes, inputTaken bool) error {
+// takes too long or is too large. Without a terminal the change continues. It returns
+// what an analysis would find once the change is made, and does not find now.
+func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *proposal, yes, inputTaken bool) ([]findingView, error) {
 	if !change.concerns() {
-		return nil
+		return nil, nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, a.lossBudget)
 	defer cancel()
@@ -429,28 +433,28 @@ func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *propo
 	code := rpcerr.CodeOf(err)
 	switch {
 	case err == nil:
-		return a.confirmLoss(p, yes, inputTaken)
+		return p.Findings, a.confirmLoss(p, yes, inputTaken)
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return nil, ctx.Err()
 	case bounded.Err() != nil:
 		a.Message("Note: what this takes away is not known: there is no plan after %s; `meridian plan` waits longer", a.lossBudget)
 	case rpcerr.HasReason(err, "PLAN_TOO_LARGE"):
 		a.Message("Note: what this takes away is not known: %v", err)
 	case rpcerr.HasReason(err, "UNKNOWN_FIELDS"):
 		a.Message("Note: what this takes away is not known: %v", errNoPlan)
-		return nil
+		return nil, nil
 	case exit.Explain(err).Code == exit.Unavailable && !errors.Is(err, errNoPlan) && rpcerr.RetryAfter(err) == 0:
-		return err // it was so for as long as the change may take
+		return nil, err // it was so for as long as the change may take
 	case slices.Contains([]rpcerr.Code{rpcerr.Denied, rpcerr.Unauthenticated, rpcerr.NotFound, rpcerr.Invalid, rpcerr.Conflict, rpcerr.OutOfRange}, code):
-		return nil // so is the change, by the same word
+		return nil, nil // so is the change, by the same word
 	default:
 		a.Message("Note: what this takes away is not known: %v", err)
-		return nil
+		return nil, nil
 	}
 	if !a.asks(inputTaken) {
-		return nil
+		return nil, nil
 	}
-	return a.confirm(yes, inputTaken)
+	return nil, a.confirm(yes, inputTaken)
 }
 
 // concerns reports whether a plan says anything of a change.
@@ -458,4 +462,15 @@ func (p *proposal) concerns() bool {
 	return p.rollback != nil ||
 		slices.ContainsFunc(p.deleted, func(key resource.Key) bool { return plan.Concerns(key.Kind) }) ||
 		slices.ContainsFunc(p.written, func(r *resource.Resource) bool { return plan.Concerns(r.Key().Kind) })
+}
+
+// warnOfFindings prints what an analysis finds because of a change.
+func (a *app) warnOfFindings(found []findingView) {
+	warnings, notes := (&plan.Plan{Findings: found}).FindingLines()
+	for _, warning := range warnings {
+		a.Warn(warning)
+	}
+	for _, note := range notes {
+		a.Message("Note: %s", note)
+	}
 }

@@ -232,7 +232,7 @@ func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error
 		return err
 	}
 	// The conditions hold until it is written, or it is not.
-	err = a.sendPlanned(ctx, c, change, o)
+	err = a.sendPlanned(ctx, c, change, o, now.Findings)
 	if change.stale(err) {
 		return a.explainStale(ctx, c, change, path, err)
 	}
@@ -240,7 +240,7 @@ func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error
 }
 
 // sendPlanned makes the change of a plan file.
-func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposal, o *applyOptions) error {
+func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposal, o *applyOptions, caused []findingView) error {
 	switch {
 	case change.rollback != nil:
 		if len(change.conditions) == 0 {
@@ -249,7 +249,7 @@ func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposa
 		}
 		request := proto.CloneOf(change.rollback)
 		request.IfVersions, request.RequestId = change.conditions, rand.Text()
-		return a.sendRollback(ctx, c, request, o.output.Value)
+		return a.sendRollback(ctx, c, request, o.output.Value, caused)
 	case len(change.deleted) > 0:
 		request := change.deletion(false)
 		request.SkipTests = o.skipTests
@@ -258,10 +258,11 @@ func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposa
 		if err != nil {
 			return explainInterrupt(err, false)
 		}
-		return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), nil)
+		a.warnOfFindings(caused)
+		return a.printResults(o.output.Value, response.GetResults(), response.GetRevision(), caused)
 	}
 	request := change.write(false)
 	request.SkipTests = o.skipTests
 	request.RequestId = rand.Text()
-	return a.sendApply(ctx, c, request, o)
+	return a.sendApply(ctx, c, request, o, caused)
 }

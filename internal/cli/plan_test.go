@@ -66,7 +66,7 @@ Resources
   Timeout/nowhere created
   AccessRole/ops updated
 
-Warning: Timeout nowhere in mesh default would take effect on no dataplane
+Warning: Timeout/default/nowhere: takes effect nowhere: it matches nothing on the 3 dataplanes that are known
 `, withoutAdvice(out.stdout))
 
 	out = h.run("plan", "-f", change, "--from-files", state, "-o", "json")
@@ -79,6 +79,10 @@ Warning: Timeout nowhere in mesh default would take effect on no dataplane
 	require.False(t, *d.Connections[0].After)
 	require.Equal(t, []string{"deny-all"}, d.Connections[0].By)
 	require.NotNil(t, d.Warnings, "an empty list is none in JSON either")
+	require.Len(t, d.Findings, 2)
+	require.Equal(t, "dead-policy", d.Findings[0].Code)
+	require.Equal(t, "both-generations", d.Findings[1].Code)
+	require.Equal(t, "allow-orders", d.Findings[1].Name, "a policy that the change does not name")
 	require.Len(t, d.Fields, 2)
 	require.Equal(t, "5s", d.Fields[0].Before)
 	require.Equal(t, "10s", d.Fields[0].After)
@@ -91,6 +95,7 @@ Warning: Timeout nowhere in mesh default would take effect on no dataplane
 Resources
   TrafficPermission/allow-orders deleted
 
+Warning: Mesh/default: mtls.enabledBackend: denies every connection: with mutual TLS a caller needs a TrafficPermission or MeshTrafficPermission, and mesh default has none
 `, out.stdout)
 	out = h.run("plan", "delete", "TrafficPermission/allow-orders", "Timeout/slow", "--from-files", state)
 	require.Contains(t, out.stdout, "Warning: mesh default would be left without policies\n")
@@ -119,7 +124,7 @@ Resources
 func withoutAdvice(page string) string {
 	var kept []string
 	for line := range strings.Lines(page) {
-		if !strings.HasPrefix(line, "Warning: ") || strings.Contains(line, "would take effect") {
+		if !strings.HasPrefix(line, "Warning: ") || strings.Contains(line, "takes effect nowhere") {
 			kept = append(kept, line)
 		}
 	}
@@ -181,6 +186,33 @@ func TestPlanFiles(t *testing.T) {
 		require.Equal(t, exit.OK, out.code, out.stderr)
 		require.Equal(t, "Takes away: a → b: allowed → denied by deny, 2 connections in zone east of mesh demo\n", out.stderr)
 	}
+}
+
+// TestFindingsOfAChange: what an analysis finds because of a write or deletion is told with
+// its results, once.
+func TestFindingsOfAChange(t *testing.T) {
+	h := newHarness(t)
+	p := plan.New()
+	p.Findings = []answer.Finding{
+		{Code: "dead-policy", Severity: answer.SeverityWarning, Kind: "Timeout", Mesh: "default", Name: "old", Message: "takes effect nowhere"},
+		{Code: "role-unbound", Severity: answer.SeverityInfo, Kind: "AccessRole", Name: "r", Message: "it has no subjects"},
+	}
+	var err error
+	h.server.Plan, err = json.Marshal(p)
+	require.NoError(t, err)
+	says := "Warning: Timeout/default/old: takes effect nowhere\nNote: AccessRole/r: it has no subjects\n"
+	mesh := h.write("mesh.yaml", meshYAML)
+	require.Equal(t, outcome{exit.OK, "Mesh/default created\nrevision 1841\n", says}, h.run("apply", "-f", mesh))
+	out := h.run("apply", "-f", mesh, "-o", "json")
+	var document struct {
+		Findings []findingView `json:"findings"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(out.stdout), &document))
+	require.Equal(t, p.Findings, document.Findings)
+	file := filepath.Join(h.home, "mesh.plan")
+	require.Contains(t, h.run("plan", "-f", mesh, "--out", file).stdout, says)
+	require.Equal(t, says, h.run("apply", file).stderr)
+	require.Equal(t, outcome{exit.OK, "Mesh/default deleted\nrevision 1842\n", says}, h.run("delete", "mesh", "default"))
 }
 
 // TestLossIsNotKnown: a change continues without a terminal where no plan can be had, and says

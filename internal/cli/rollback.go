@@ -144,15 +144,17 @@ func (a *app) rollback(ctx context.Context, args []string, o *rollbackOptions) e
 		return err
 	}
 	defer c.Close()
+	var caused []findingView
 	if !o.dryRun {
-		if err := a.askBeforeLoss(ctx, c, &proposal{rollback: request, force: o.force}, o.yes, false); err != nil {
+		if caused, err = a.askBeforeLoss(ctx, c, &proposal{rollback: request, force: o.force}, o.yes, false); err != nil {
 			return err
 		}
 	}
-	return a.sendRollback(ctx, c, request, o.output.Value)
+	return a.sendRollback(ctx, c, request, o.output.Value, caused)
 }
 
-func (a *app) sendRollback(ctx context.Context, c *client.Client, request *meridianv1.RollbackRequest, f print.Format) error {
+// sendRollback makes a rollback. caused is what an analysis finds because of it.
+func (a *app) sendRollback(ctx context.Context, c *client.Client, request *meridianv1.RollbackRequest, f print.Format, caused []findingView) error {
 	response, err := client.Ask(ctx, c, (*client.Client).Rollback, request)
 	if err != nil {
 		return explainInterrupt(err, request.GetDryRun())
@@ -171,5 +173,6 @@ func (a *app) sendRollback(ctx context.Context, c *client.Client, request *merid
 	case response.GetToRevision() != 0:
 		a.Message("Back to revision %d.", response.GetToRevision())
 	}
-	return a.printResults(f, response.GetResults(), response.GetRevision(), viewFindings(response.GetFindings()))
+	a.warnOfFindings(caused)
+	return a.printResults(f, response.GetResults(), response.GetRevision(), append(viewFindings(response.GetFindings()), caused...))
 }

@@ -51,7 +51,8 @@ func Callers(m *policy.Matcher, meshes []resource.MeshName) []Caller {
 // of who may call them. zone is that of dataplanes that name none, elsewhere are the
 // callers in other zones. It fails only with the cause of ctx.
 func (p *Plan) Dataplanes(ctx context.Context, m *policy.Matcher, change *Batch, zone resource.ZoneName, elsewhere []Caller) error {
-	c, err := m.Compare(ctx, change.On, change.Keys())
+	p.Found = newSides()
+	c, err := m.CompareLooking(ctx, change.On, change.Keys(), p.Found.looks(ctx))
 	if err != nil {
 		return err
 	}

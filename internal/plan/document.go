@@ -22,8 +22,11 @@ type Document struct {
 	Warnings        []string            `json:"warnings"`
 	Emptied         []resource.MeshName `json:"emptied,omitempty"`
 	BrokenTests     []BrokenTests       `json:"brokenTests,omitempty"`
-	Hidden          bool                `json:"hidden,omitempty"`
-	Incomplete      []answer.Absence    `json:"incomplete"`
+	// Findings are those that the change causes, as of an analysis.
+	Findings          []answer.Finding `json:"findings"`
+	TruncatedFindings int              `json:"truncatedFindings,omitempty"`
+	Hidden            bool             `json:"hidden,omitempty"`
+	Incomplete        []answer.Absence `json:"incomplete"`
 }
 
 // ConnectionRow is a connection that would be allowed or denied otherwise.
@@ -56,7 +59,7 @@ type FieldRow struct {
 func (p *Plan) Document() *Document {
 	d := &Document{
 		AsOf: p.AsOf, Changes: p.Changes, Connections: []ConnectionRow{}, Fields: []FieldRow{},
-		Routes: p.Routes, Rights: p.Rights, Warnings: append([]string{}, p.Warnings...), Emptied: p.Emptied, BrokenTests: p.BrokenTests, Hidden: p.Hidden, Incomplete: p.Incomplete,
+		Routes: p.Routes, Rights: p.Rights, Warnings: append([]string{}, p.Warnings...), Emptied: p.Emptied, BrokenTests: p.BrokenTests, Findings: append([]answer.Finding{}, p.Findings...), TruncatedFindings: p.Left.Findings, Hidden: p.Hidden, Incomplete: p.Incomplete,
 		TruncatedRoutes: p.Left.Routes, TruncatedRights: p.Left.Rights,
 		Truncated: p.Left.Connections + p.Left.Unexamined, TruncatedFields: p.Left.Fields,
 	}

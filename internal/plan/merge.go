@@ -18,6 +18,10 @@ func (p *Plan) Add(zone resource.ZoneName, part *Plan) {
 	for i := range part.Fields {
 		part.Fields[i].Zone = zone
 	}
+	if part.Found != nil {
+		part.Found.zone = zone
+	}
+	p.parts = append(p.parts, part.Found)
 	p.AsOf = min(p.AsOf, part.AsOf)
 	p.Connections = append(p.Connections, part.Connections...)
 	p.Fields = append(p.Fields, part.Fields...)
@@ -53,10 +57,16 @@ func (p *Plan) HideZones(name resource.ZoneName) {
 	}
 }
 
-// Finish says which changed policies would take effect nowhere.
+// Finish says which changed policies would take effect nowhere, and settles the findings.
 func (p *Plan) Finish() {
+	if p.Found != nil { // of one zone
+		p.Found.zone = "here"
+		p.parts, p.Found = append(p.parts, p.Found), nil
+	}
+	p.settle()
+	p.order()
 	for _, place := range p.Places {
-		if place.Used > 0 {
+		if place.Used > 0 || p.finding(place) {
 			continue
 		}
 		where := "on no dataplane"
@@ -68,6 +78,20 @@ func (p *Plan) Finish() {
 		}
 		p.Warnings = append(p.Warnings, fmt.Sprintf("%s %s in mesh %s would take effect %s", place.Kind, place.Name, place.Mesh, where))
 	}
+}
+
+// finding reports whether a finding says that a policy takes effect nowhere.
+func (p *Plan) finding(place Place) bool {
+	return slices.ContainsFunc(p.Findings, func(f answer.Finding) bool {
+		if f.Key() != (resource.Key{Kind: place.Kind, Mesh: place.Mesh, Name: place.Name}) {
+			return false
+		}
+		switch resource.Code(f.Code) {
+		case resource.CodeDeadPolicy, resource.CodeOverridden, resource.CodeSuperseded:
+			return true
+		}
+		return false
+	})
 }
 
 func plural(n int, of string) string {

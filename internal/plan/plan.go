@@ -44,10 +44,16 @@ type Plan struct {
 	Places []Place `json:"places,omitempty"`
 	// Hidden: what the change does to resources that the caller may not read is not in it.
 	Hidden bool `json:"hidden,omitempty"`
+	// Findings are those of an analysis that hold with the change, and did not without it.
+	Findings []answer.Finding `json:"findings,omitempty"`
+	// Found is what the dataplanes of a zone show, for the global.
+	Found *Sides `json:"found,omitempty"`
 	// Incomplete are the zones that the plan lacks, or has as they were.
 	Incomplete []answer.Absence `json:"incomplete"`
 	// Left counts what is left out.
 	Left Left `json:"left,omitzero"`
+
+	parts []*Sides
 }
 
 // Left counts what does not fit into a plan.
@@ -58,6 +64,8 @@ type Left struct {
 	// Routes and Rights are rows.
 	Routes int `json:"routes,omitempty"`
 	Rights int `json:"rights,omitempty"`
+	// Findings are those that do not fit.
+	Findings int `json:"findings,omitempty"`
 	// Unexamined are connections that were not looked at, because there are too many
 	// different ones.
 	Unexamined int `json:"unexamined,omitempty"`
@@ -280,7 +288,7 @@ func (c *Connections) gained() bool {
 // zones.
 func (p *Plan) Digest() (string, error) {
 	effect := *p
-	effect.AsOf, effect.Warnings, effect.Incomplete = 0, nil, nil
+	effect.AsOf, effect.Warnings, effect.Findings, effect.Incomplete, effect.Left.Findings = 0, nil, nil, nil, 0
 	data, err := json.Marshal(&effect)
 	if err != nil {
 		return "", fmt.Errorf("encode a plan: %w", err)

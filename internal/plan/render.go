@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/texttable"
 )
@@ -32,6 +34,7 @@ func (p *Plan) Render(w io.Writer) error {
 		fmt.Fprintf(&b, "Warning: mesh %s would be left without policies\n", mesh)
 	}
 	p.renderTests(&b)
+	p.renderFindings(&b)
 	for _, warning := range p.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", warning)
 	}
@@ -246,6 +249,43 @@ func (p *Plan) renderRights(b *strings.Builder) {
 		lines = append(lines, p.Rights[i].text())
 	}
 	section(b, "Rights", lines, p.Left.Rights)
+}
+
+func (p *Plan) renderFindings(b *strings.Builder) {
+	warnings, notes := p.FindingLines()
+	for _, line := range warnings {
+		fmt.Fprintf(b, "Warning: %s\n", line)
+	}
+	for _, line := range notes {
+		fmt.Fprintf(b, "Note: %s\n", line)
+	}
+}
+
+// FindingLines are the findings as people read them, one line for each cause.
+func (p *Plan) FindingLines() (warnings, notes []string) {
+	var of [2][]policy.Advice
+	for i := range p.Findings {
+		f := &p.Findings[i]
+		at := 0
+		if f.Severity == answer.SeverityInfo {
+			at = 1
+		}
+		of[at] = append(of[at], policy.Advice{Key: f.Key(), Problem: resource.Problem{
+			Path: resource.Path(f.Field), Message: f.Message, Cause: f.Cause, Code: resource.Code(f.Code),
+		}})
+	}
+	var lines [2][]string
+	for i, advice := range of {
+		groups := policy.Groups(advice)
+		for j := range groups {
+			if j == maxLines {
+				lines[i] = append(lines[i], fmt.Sprintf("and %d more", len(groups)-j))
+				break
+			}
+			lines[i] = append(lines[i], groups[j].String())
+		}
+	}
+	return lines[0], lines[1]
 }
 
 // text says what a user or group gains or loses.

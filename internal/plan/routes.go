@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"meridian/internal/analysis"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/policy/inherit"
@@ -32,6 +33,9 @@ func (p *Plan) RoutesOf(ctx context.Context, m *policy.Matcher, change *Batch) e
 	}
 	later := policy.NewMatcher().Following(index.Fork())
 	later.Reset(within{view, meshes})
+	if err := p.overridden(ctx, within{before, meshes}, m, within{view, meshes}, later); err != nil {
+		return err
+	}
 	compared := 0
 	for _, mesh := range slices.Sorted(maps.Keys(meshes)) {
 		for _, route := range routesIn(mesh, before, view) {
@@ -46,6 +50,25 @@ func (p *Plan) RoutesOf(ctx context.Context, m *policy.Matcher, change *Batch) e
 		}
 	}
 	return nil
+}
+
+// overridden adds the policies of which others would override everything.
+func (p *Plan) overridden(ctx context.Context, before policy.View, m *policy.Matcher, after policy.View, later *policy.Matcher) error {
+	now, ok := policy.FollowerOf[policy.Conditioner](m)
+	if !ok {
+		return nil
+	}
+	then, ok := policy.FollowerOf[policy.Conditioner](later)
+	if !ok {
+		return nil
+	}
+	was, err := analysis.Overridden(ctx, before, now)
+	if err != nil {
+		return err
+	}
+	is, err := analysis.Overridden(ctx, after, then)
+	p.finds(analysis.Added(was, is))
+	return err
 }
 
 // within is a view of some meshes.

@@ -79,6 +79,13 @@ type Places struct {
 // indexed of the meshes of the change is copied. Followers do not take part. It fails only
 // with the cause of ctx.
 func (m *Matcher) Compare(ctx context.Context, later func(View) View, changed []resource.Key) (*Comparison, error) {
+	return m.CompareLooking(ctx, later, changed, func(*Reading, resource.MeshName, map[resource.Kind]bool) error { return nil })
+}
+
+// CompareLooking is Compare that has look look at each mesh of the change, first at all of
+// them before it and then at all of them after it. kinds are those that the change can
+// touch, nil for every kind. The readings have these meshes only. An error of look ends it.
+func (m *Matcher) CompareLooking(ctx context.Context, later func(View) View, changed []resource.Key, look func(r *Reading, mesh resource.MeshName, kinds map[resource.Kind]bool) error) (*Comparison, error) {
 	fork := m.fork(false, changed)
 	revision := fork.view.Revision()
 	c := &comparing{update: fork.planLocked(later(fork.view), changed), ctx: ctx, compared: map[inboundOf][]InboundComparison{}}
@@ -94,7 +101,13 @@ func (m *Matcher) Compare(ctx context.Context, later func(View) View, changed []
 		return nil, err
 	}
 	callers, shapes, meshes := c.callers(), c.shapes(), c.settings()
+	if err := c.look(look); err != nil {
+		return nil, err
+	}
 	c.run()
+	if err := c.look(look); err != nil {
+		return nil, err
+	}
 	if err := c.measure(func(o *outcome, rules []Rule) { o.after = rules }); err != nil {
 		return nil, err
 	}
@@ -209,6 +222,37 @@ type comparing struct {
 type inboundOf struct {
 	group      *group
 	attachment int
+}
+
+// look has the meshes of the change looked at, as the fork now stands.
+func (c *comparing) look(do func(*Reading, resource.MeshName, map[resource.Kind]bool) error) error {
+	all := map[resource.MeshName]bool{} // with every kind
+	for name := range c.meshes {
+		all[name] = true
+	}
+	for key := range c.dataplanes {
+		all[key.Mesh] = true
+	}
+	kinds := map[resource.MeshName]map[resource.Kind]bool{}
+	for key := range c.policies {
+		if kinds[key.Mesh] == nil {
+			kinds[key.Mesh] = map[resource.Kind]bool{}
+		}
+		kinds[key.Mesh][key.Kind] = true
+		if sibling, ok := c.m.siblings[key.Kind]; ok {
+			kinds[key.Mesh][sibling] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.affected())) {
+		of := kinds[name]
+		if all[name] {
+			of = nil
+		}
+		if err := do(&Reading{m: c.m}, name, of); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // collect finds the inbounds whose permissions are compared.

@@ -25,15 +25,18 @@ type Look struct {
 
 // Looks calls do for every kind on every attachment of the dataplanes of a mesh, each
 // once for the dataplanes that share an answer, until do returns an error, which it
-// returns. Kinds of which nothing may reach the attachment are left out.
-func (r *Reading) Looks(mesh resource.MeshName, do func(*Look) error) error {
+// returns. Kinds of which nothing may reach the attachment are left out, and those that are
+// not among only, unless that is nil.
+func (r *Reading) Looks(mesh resource.MeshName, only map[resource.Kind]bool, do func(*Look) error) error {
 	ms := r.m.meshes[mesh]
 	if ms == nil {
 		return nil
 	}
 	var kinds []resource.Kind
 	for kind := range ms.kinds {
-		kinds = append(kinds, kind)
+		if only == nil || only[kind] {
+			kinds = append(kinds, kind)
+		}
 	}
 	slices.Sort(kinds)
 	var candidates, other []*Policy

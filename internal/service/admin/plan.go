@@ -47,6 +47,9 @@ func (s *Service) plan(ctx context.Context, txn store.Txn, broken []plan.BrokenT
 	}
 	p.Changes, p.BrokenTests = append(p.Changes, changes...), broken
 	p.EmptiedBy(view, shown)
+	if err := p.Surveyed(ctx, view, shown); err != nil {
+		return nil, err
+	}
 	if s.cfg.Access.ReadsAll(ctx) {
 		p.RightsOf(view, batch)
 	} else if len(shown.Keys()) < len(batch.Keys()) || s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) != nil {
