@@ -11,6 +11,7 @@ import (
 
 	"meridian/internal/doctree"
 	"meridian/internal/resource"
+	"meridian/internal/rollout/overlay"
 	"meridian/internal/store"
 )
 
@@ -308,7 +309,7 @@ func Txn(stored, next *resource.Resource, now time.Time) store.Txn {
 	if spec.Status.Phase != resource.RolloutCompleted {
 		return txn
 	}
-	txn.Ops = append(txn.Ops, Ops(spec)...)
+	txn.Ops = append(txn.Ops, operations(m, spec)...)
 	for i := range spec.Changes {
 		c := &spec.Changes[i]
 		txn.Preconditions = append(txn.Preconditions, store.Precondition{Key: c.Key(), Version: c.Replaces})
@@ -316,15 +317,23 @@ func Txn(stored, next *resource.Resource, now time.Time) store.Txn {
 	return txn
 }
 
-// Ops are the changes of a rollout as operations.
-func Ops(spec *resource.Rollout) []store.Op {
+// operations write the changes of a rollout with the times by which zones show them
+// already: the times decide between policies (§3.4), so that nothing changes where the
+// rollout was shown.
+func operations(rollout resource.Meta, spec *resource.Rollout) []store.Op {
 	ops := make([]store.Op, len(spec.Changes))
 	for i := range spec.Changes {
-		if c := &spec.Changes[i]; c.Put != nil {
-			ops[i] = store.Put(c.Put.Resource())
-		} else {
+		c := &spec.Changes[i]
+		after := overlay.After(c, rollout, time.Time{})
+		if after == nil {
 			ops[i] = store.Delete(c.Key())
+			continue
 		}
+		meta := after.Meta()
+		if c.Replaces > 0 {
+			meta.CreationTime = time.Time{} // that of the resource stays
+		}
+		ops[i] = store.Op{Key: c.Key(), Resource: after.WithMeta(meta), KeepTimes: true}
 	}
 	return ops
 }

@@ -11,6 +11,7 @@ import (
 
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
+	"meridian/internal/rollout/overlay"
 	"meridian/internal/store"
 )
 
@@ -253,4 +254,50 @@ func TestOldRolloutsAreRemoved(t *testing.T) {
 	surplus := Surplus(all)
 	require.Len(t, surplus, 3)
 	require.Equal(t, all[KeptFinished+2], surplus[0])
+}
+
+// TestCompletionWritesWhatZonesShow: what completes a rollout is stored as zones of its
+// stages show it, times and versions included, whenever that is.
+func TestCompletionWritesWhatZonesShow(t *testing.T) {
+	s := store.New(store.DefaultOptions())
+	ns := func(name, labels string) *resource.Resource {
+		r := resourcetest.Build(t, resource.KindNamespace, "", name, "{}")
+		m := r.Meta()
+		m.Labels = map[string]string{"team": labels}
+		return r.WithMeta(m)
+	}
+	require.NoError(t, s.Apply(1, store.Txn{Time: epoch, Ops: []store.Op{store.Put(ns("old", "a")), store.Put(ns("gone", "a"))}}).Err)
+	r := started(t, "zones=east,then=all", Begin{Changes: []resource.RolloutChange{
+		{Put: resource.NewRolloutDocument(ns("old", "b")), Replaces: 1},
+		{Put: resource.NewRolloutDocument(ns("new", "b"))},
+		{Delete: &resource.RolloutKey{Type: resource.KindNamespace, Name: "gone"}, Replaces: 1},
+	}}, "east", "west")
+	require.NoError(t, s.Apply(2, store.Txn{Time: epoch.Add(time.Hour), Ops: []store.Op{store.Put(r)}}).Err)
+	r, _ = s.View().Get(r.Key())
+	shown := overlay.Of("east", slices.Values([]*resource.Resource{r}), func(key resource.Key) overlay.Base {
+		if r, ok := s.View().Get(key); ok {
+			return overlay.Base{Version: r.Meta().Version, Created: r.Meta().CreationTime}
+		}
+		return overlay.Base{}
+	}, nil)
+	next, err := Promote(r, []resource.ZoneName{"east", "west"}, epoch.Add(2*time.Hour), "me")
+	require.NoError(t, err)
+	require.NoError(t, s.Apply(3, Txn(r, next, epoch.Add(2*time.Hour))).Err)
+	r, _ = s.View().Get(r.Key())
+	next, err = Promote(r, []resource.ZoneName{"east", "west"}, epoch.Add(3*time.Hour), "me")
+	require.NoError(t, err)
+	require.NoError(t, s.Apply(4, Txn(r, next, epoch.Add(3*time.Hour))).Err)
+	keys := 0
+	for key, want := range shown.All() {
+		keys++
+		got, there := s.View().Get(key)
+		require.Equal(t, want != nil, there, key)
+		if there {
+			m, n := want.Meta(), got.Meta()
+			m.Revision, m.Rollout, n.Revision = 0, "", 0
+			require.Equal(t, m, n)
+			require.Equal(t, want.Hash(), got.Hash())
+		}
+	}
+	require.Equal(t, 3, keys)
 }
