@@ -12,6 +12,7 @@ import (
 	"meridian/internal/policy/policytest"
 	"meridian/internal/resource"
 	"meridian/internal/xds"
+	"meridian/internal/xds/support"
 	"meridian/internal/xds/wire"
 	"meridian/internal/xds/world"
 )
@@ -137,6 +138,44 @@ func TestPermissionsThatAreTooLarge(t *testing.T) {
 			} else {
 				require.Empty(t, untried)
 			}
+		})
+	}
+}
+
+// Of a MeshLogging with more entries than an inbound takes, or with longer conditions, the
+// policies are told of whose entries log nothing.
+func TestEntriesOfLogsThatAreTooMany(t *testing.T) {
+	const strict = `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin","mode":"STRICT"}]}}`
+	for name, c := range map[string]struct {
+		entries, length int
+		told            bool
+	}{
+		"as many as there may be": {entries: 20, length: 10},
+		"too many":                {entries: 65, length: 1, told: true},
+		"too long":                {entries: 30, length: 200, told: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := policytest.NewWorld()
+			w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, strict)
+			put(t, w, resource.KindDataplane, "backend-1", `{"networking":{"address":"10.0.0.1","inbound":[{"port":80,"servicePort":8080,"tags":{"kuma.io/service":"backend","kuma.io/zone":"east","kuma.io/protocol":"http"}}]}}`)
+			var from []string
+			for i := range c.entries {
+				from = append(from, fmt.Sprintf(`{"targetRef":{"kind":"MeshService","name":"s%d%s"},"default":{"backends":[{"type":"File","file":{"path":"/tmp/%d"}}]}}`, i, strings.Repeat("x", c.length), i))
+			}
+			put(t, w, resource.KindMeshLogging, "many", `{"targetRef":{"kind":"Mesh"},"from":[`+strings.Join(from, ",")+`]}`)
+			m := policy.NewMatcher(engines.All()...).Following(world.New("east"))
+			m.Reset(w.View())
+			a, err := wire.Ask(m, "m", "backend-1", "", xds.Envoy, "east", 7)
+			require.NoError(t, err)
+			told := false
+			for _, g := range a.Gaps {
+				if g.Status == support.Unsupported && strings.Contains(g.Note, "those after them, in the order in which they are looked for, have none") {
+					require.Equal(t, "many", g.Name)
+					require.Equal(t, "inbound backend:80", g.Attachment)
+					told = true
+				}
+			}
+			require.Equal(t, c.told, told)
 		})
 	}
 }

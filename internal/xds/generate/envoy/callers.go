@@ -390,5 +390,5 @@ func unlogged(settings world.Mesh, rule *policy.Rule) (policies []resource.Key, 
 		return nil, ""
 	}
 	return left, "of an inbound, entries of from have effect up to the " + strconv.Itoa(maxLogEntries) + "th, while their conditions have at most " +
-		strconv.Itoa(maxLogConditions) + " bytes together: those after them, in the order in which they are looked for, have none"
+		strconv.Itoa(maxLogConditions) + " bytes together: those after them, in the order in which they are looked for, have none; write fewer or shorter ones"
 }
