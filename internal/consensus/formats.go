@@ -42,6 +42,11 @@ func (f *formats) check(ctx context.Context, needed uint32) error {
 	switch {
 	case needed <= 1 || !f.leads():
 		return nil
+	case needed <= f.formatInUse.Load():
+		// Entries of it are in the log: every member applies them, or has ended, and no
+		// other server becomes one. What was begun by one can be ended while a member is
+		// down that this leader has never asked.
+		return nil
 	case needed > f.cfg.logFormat():
 		return rpcerr.New(rpcerr.Unsupported, ReasonMemberTooOld, "this server runs a release that cannot apply such a write: upgrade it first; nothing was written")
 	}

@@ -93,6 +93,18 @@ func TestAMemberThatIsNotKnownBlocksNewEntries(t *testing.T) {
 	})
 }
 
+// TestFormatsInUseNeedNoAnswer: what was begun by an entry of a format continues under a
+// leader that has never asked a member which is down.
+func TestFormatsInUseNeedNoAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.three()
+		first := c.leader(c.others(nil)...)
+		require.NoError(t, keepTimes(first, t, "new"))
+		c.crash(first)
+		require.NoError(t, keepTimes(c.leader(c.others(first)...), t, "another"))
+	})
+}
+
 // TestFormatsOfTheLogOutliveARestart: an entry that a snapshot covers is still in the
 // log, and may be sent to a new member.
 func TestFormatsOfTheLogOutliveARestart(t *testing.T) {
