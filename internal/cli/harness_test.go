@@ -46,6 +46,12 @@ type harness struct {
 
 func newHarness(t *testing.T) *harness {
 	t.Helper()
+	return newHarnessOf(t, func(*clitest.Server) {})
+}
+
+// newHarnessOf is newHarness with a server that is prepared before it serves.
+func newHarnessOf(t *testing.T, prepare func(*clitest.Server)) *harness {
+	t.Helper()
 	h := &harness{t: t, server: clitest.New(), home: t.TempDir(), fleetBudget: time.Minute, lossBudget: time.Minute}
 	now := time.Now()
 	ca, err := pki.NewCA(now)
@@ -55,6 +61,7 @@ func newHarness(t *testing.T) *harness {
 	pair, err := tls.X509KeyPair(cert, key)
 	require.NoError(t, err)
 	h.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
+	prepare(h.server)
 	h.address, h.stop = h.server.Serve(t, h.tls)
 
 	h.caFile = h.write("ca.pem", string(ca.CertificatePEM()))

@@ -43,6 +43,8 @@ type Server struct {
 	meridianv1.UnimplementedClusterServiceServer
 	meridianv1.UnimplementedAuditServiceServer
 
+	// Rollouts answers about rollouts.
+	Rollouts meridianv1.RolloutServiceServer
 	// Audit answers ListAudit.
 	Audit func(*meridianv1.ListAuditRequest) *meridianv1.ListAuditResponse
 
@@ -496,6 +498,9 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	meridianv1.RegisterAccessServiceServer(server, accessService{server: s})
 	meridianv1.RegisterClusterServiceServer(server, s)
 	meridianv1.RegisterAuditServiceServer(server, s)
+	if s.Rollouts != nil {
+		meridianv1.RegisterRolloutServiceServer(server, s.Rollouts)
+	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
