@@ -24,6 +24,7 @@ type (
 func TestBatchesArriveAsTheyWereSent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		req := &meridianv1.ApplyRequest{RequestId: rapid.String().Draw(t, "id"), DryRun: rapid.Bool().Draw(t, "dry"), Force: rapid.Bool().Draw(t, "force")}
+		req.SkipTests = rapid.Bool().Draw(t, "skip tests")
 		req.KeepTimes = rapid.Bool().Draw(t, "keep times")
 		for range rapid.SampledFrom([]int{0, 1, 5, 4000}).Draw(t, "conditions") {
 			req.IfVersions = append(req.IfVersions, &meridianv1.VersionCondition{

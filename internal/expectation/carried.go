@@ -15,7 +15,7 @@ import (
 const (
 	// carriedTime bounds the run of the tests of one mesh, and carriedCost one evaluation
 	// of an invariant, in units of CEL's cost.
-	carriedTime = 2 * time.Second
+	carriedTime = 5 * time.Second
 	carriedCost = 5_000
 	// carriedZone is the zone of dataplanes of a MeshTest that name none.
 	carriedZone = "default"

@@ -294,6 +294,32 @@ cases:
 	})
 }
 
+// FuzzMeshTest: no spec of tests that a mesh carries breaks the server that runs them.
+func FuzzMeshTest(f *testing.F) {
+	f.Add(`{"dataplanes": [{"name": "a", "networking": {"address": "10.0.0.1", "inbound": [{"port": 1, "tags": {"kuma.io/service": "a"}}], "outbound": [{"port": 2, "tags": {"kuma.io/service": "b"}}]}},
+		{"name": "b", "networking": {"address": "10.0.0.2", "gateway": {"tags": {"kuma.io/service": "g"}}}}],
+		"cases": [{"name": "a", "connection": {"from": "a", "to": "b", "port": 1}, "expect": "allowed"}, {"name": "b", "dataplane": "a", "kind": "Timeout", "to": "b", "field": "a.b~1/c", "expect": ">= 5s"},
+		{"name": "c", "over": "connections", "invariant": "c.allowed"}, {"name": "d", "over": "dataplanes", "invariant": "d.effective.size() > 0"}, {"name": "e", "connection": {"fromTags": {"a": "b"}, "to": "a"}, "expect": "denied"}]}`)
+	resources, _ := load(f, shop)
+	view := policy.NewSnapshot(resources...)
+	runner, err := expectation.NewCarried()
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, spec string) {
+		tests, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindMeshTest, Mesh: "default", Name: "default"}}, []byte(spec))
+		if err != nil {
+			return
+		}
+		ctx, cancel := expectation.WithTestTime(t.Context())
+		defer cancel()
+		report, err := runner.Run(ctx, view, tests)
+		if err != nil {
+			require.ErrorIs(t, err, expectation.ErrTestTime)
+			return
+		}
+		require.Len(t, report.Cases, len(tests.Spec().(*resource.MeshTest).Cases))
+	})
+}
+
 // BenchmarkThousandCases runs 1,000 cases of connections and settings.
 func BenchmarkThousandCases(b *testing.B) {
 	text := shop + "---\nkind: PolicyTest\ncases:\n"

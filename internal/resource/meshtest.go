@@ -14,6 +14,8 @@ const (
 	maxTestInbounds   = 200
 	maxTestCases      = 1000
 	maxTestInvariants = 20
+	// maxTestedPairs bounds the connections that all invariants look at together.
+	maxTestedPairs = 20_000
 )
 
 // What an invariant can be over.
@@ -83,7 +85,7 @@ func checkMeshTestName(key Key, r *Report) {
 
 // Validate implements Spec.
 func (t *MeshTest) Validate(at Path, r *Report) {
-	inbounds, invariants := 0, 0
+	inbounds, invariants, pairs := 0, 0, 0
 	names := map[string]bool{}
 	for i := range t.Dataplanes {
 		d, at := &t.Dataplanes[i], at.Field("dataplanes").Index(i)
@@ -110,6 +112,9 @@ func (t *MeshTest) Validate(at Path, r *Report) {
 		if c.Invariant != "" {
 			invariants++
 		}
+		if c.Over == OverConnections {
+			pairs += inbounds * (len(t.Dataplanes) - 1)
+		}
 	}
 	for _, bound := range []struct {
 		field      string
@@ -120,6 +125,7 @@ func (t *MeshTest) Validate(at Path, r *Report) {
 		{"dataplanes", inbounds, maxTestInbounds, "inbounds"},
 		{"cases", len(t.Cases), maxTestCases, "cases"},
 		{"cases", invariants, maxTestInvariants, "invariants"},
+		{"cases", pairs, maxTestedPairs, "connections that invariants are over"},
 	} {
 		if bound.have > bound.most {
 			r.Errorf(at.Field(bound.field), "there are %d %s, at most %d are allowed: every write to the mesh runs these tests", bound.have, bound.what, bound.most)

@@ -433,3 +433,46 @@ func TestOutcomesAreTheWordsOfApply(t *testing.T) {
 		require.Equal(t, word, outcome.String())
 	}
 }
+
+// A batch that was decided on a part of the state is refused where that is not as it was:
+// where one of its resources was created, changed, deleted or created anew. Other meshes
+// and kinds do not matter.
+func TestApplyOnAPartOfTheState(t *testing.T) {
+	timeouts := []resource.Kind{resource.KindTimeout, resource.KindRetry}
+	put := func(kind resource.Kind, mesh, name, spec string) store.Op {
+		meta := resource.Meta{Key: resource.Key{Kind: kind, Mesh: resource.MeshName(mesh), Name: name}}
+		return store.Put(resource.New(meta, nil, []byte(spec)))
+	}
+	mine := resource.Key{Kind: resource.KindTimeout, Mesh: "a", Name: "mine"}
+	for name, tt := range map[string]struct {
+		meanwhile []store.Op
+		refused   bool
+	}{
+		"nothing":            {},
+		"another mesh":       {meanwhile: []store.Op{put(resource.KindTimeout, "b", "x", "{}")}},
+		"another kind":       {meanwhile: []store.Op{put(resource.KindTrafficLog, "a", "x", "{}")}},
+		"written as it is":   {meanwhile: []store.Op{put(resource.KindTimeout, "a", "mine", "{}")}},
+		"created":            {meanwhile: []store.Op{put(resource.KindRetry, "a", "x", "{}")}, refused: true},
+		"changed":            {meanwhile: []store.Op{put(resource.KindTimeout, "a", "mine", `{"conf":{}}`)}, refused: true},
+		"deleted":            {meanwhile: []store.Op{store.Delete(mine)}, refused: true},
+		"deleted and create": {meanwhile: []store.Op{store.Delete(mine), put(resource.KindTimeout, "a", "mine", "{}")}, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store.New(store.DefaultOptions())
+			write := func(txn store.Txn) error { return s.Apply(s.Revision()+1, txn).Err }
+			require.NoError(t, write(store.Txn{Ops: []store.Op{put(resource.KindMesh, "", "a", "{}"), put(resource.KindMesh, "", "b", "{}"), put(resource.KindTimeout, "a", "mine", "{}")}}))
+			parts := []store.Part{{Mesh: "a", Kinds: timeouts, Digest: s.View().PartDigest("a", timeouts)}}
+			for _, op := range tt.meanwhile {
+				require.NoError(t, write(store.Txn{Ops: []store.Op{op}}))
+			}
+			err := write(store.Txn{Ops: []store.Op{put(resource.KindTimeout, "a", "late", "{}")}, Parts: parts})
+			if !tt.refused {
+				require.NoError(t, err)
+				return
+			}
+			var changed *store.PartChangedError
+			require.ErrorAs(t, err, &changed)
+			require.EqualError(t, err, `mesh "a" changed since the write was decided`)
+		})
+	}
+}

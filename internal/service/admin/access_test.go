@@ -33,7 +33,7 @@ import (
 type secured struct {
 	*Service
 	*committest.Log
-	t *testing.T
+	t testing.TB
 }
 
 var (
@@ -42,7 +42,7 @@ var (
 	bound = message("AccessRoleBinding", "", "bob", `{"subjects": [{"type": "User", "name": "bob"}], "roles": ["backend"]}`)
 )
 
-func newSecured(t *testing.T) *secured {
+func newSecured(t testing.TB) *secured {
 	t.Helper()
 	h := committest.New(store.New(store.DefaultOptions()))
 	now := func() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }

@@ -64,4 +64,10 @@ func TestReview(t *testing.T) {
 		})
 	}
 	require.Equal(t, before.Changed(), f.store.View().Changed())
+
+	_, err = f.apply("tests", message("Mesh", "", "demo", securedMesh), allow("web", "web", "backend"), lasting("soon", "5s"), carriedTests(carriedSpec))
+	require.NoError(t, err)
+	warnings, err := service.Review(authztest.Admin(), reviewed(t, "type: Timeout\nmesh: demo\nname: late\nsources: [{match: {kuma.io/service: '*'}}]\ndestinations: [{match: {kuma.io/service: '*'}}]\nconf: {connectTimeout: 45s}\n"))
+	require.NoError(t, err)
+	require.Contains(t, warnings, "the change breaks 1 of the 3 tests that mesh demo carries: applied here, it is refused")
 }
