@@ -52,6 +52,8 @@ func FuzzReplica(f *testing.F) {
 	keep()
 	g.write(store.Delete(policyKey("a")))
 	keep()
+	f.Add(bytes.Clone(seed.Bytes()))
+	seed.Reset()
 	roll := g.begin("r", "east", rolled{policyKey("c"), 1}, rolled{policyKey("b"), 0})
 	keep()
 	g.complete(roll)
