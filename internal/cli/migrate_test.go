@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +21,7 @@ const toMigrate = `{type: Timeout, mesh: default, name: web, sources: [{match: {
 func TestMigrate(t *testing.T) {
 	h := newHarness(t)
 	policies := h.write("shop/policies.yaml", toMigrate)
-	fleet := h.write("shop/fleet.yaml", "# who is there\n"+meshYAML+twoDataplanes)
+	fleet := h.write("shop/fleet.yaml", "# who is there\n"+meshYAML+strings.Replace(twoDataplanes, "{kuma.io/service: web}}]}}", "{kuma.io/service: web}}], outbound: [{port: 9000, tags: {kuma.io/service: backend}}]}}", 1))
 	dir, out := filepath.Dir(policies), filepath.Join(h.home, "out")
 
 	done := h.run("migrate", "-f", dir, "--out", out)
@@ -54,6 +55,20 @@ func TestMigrate(t *testing.T) {
 	turned := h.run("migrate", "-f", out, "--to", "LastWins")
 	require.Equal(t, exit.OK, turned.code, turned.stderr)
 	require.Contains(t, turned.stdout, "targetRef: LastWins")
+
+	// And back: what is effective is the same all the way.
+	last, first := filepath.Join(h.home, "last"), filepath.Join(h.home, "first")
+	for _, step := range [][3]string{{out, "LastWins", last}, {last, "FirstWins", first}} {
+		turned = h.run("migrate", "-f", step[0], "--to", step[1], "--out", step[2])
+		require.Equal(t, exit.OK, turned.code, turned.stderr)
+		require.Contains(t, turned.stderr, "equal: 2 dataplanes and 4 connections compared\n")
+	}
+	effective := func(dir string) string {
+		return h.ok("eval", "dataplane", "web-1", "-f", dir, "-o", "jsonpath={.effective[*].conf.connectTimeout}")
+	}
+	for _, turned := range []string{dir, out, last, first} {
+		require.Equal(t, "1s\n", effective(turned))
+	}
 	require.Empty(t, h.server.Calls, "files need no server")
 }
 
