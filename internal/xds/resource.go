@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -62,6 +63,13 @@ func TypeOf(url string) (Type, bool) {
 	}
 	return 0, false
 }
+
+// FaultFilters is how many filters for faults are on the listener of each gRPC client, so
+// that no change of a policy changes a listener.
+const FaultFilters = 4
+
+// FaultFilter is the name of one of them, from 0.
+func FaultFilter(i int) string { return "faults-" + strconv.Itoa(i+1) }
 
 // Ref names a resource.
 type Ref struct {

@@ -125,4 +125,40 @@ func (s *Stream) resume(typ xds.Type, version string) {
 			e.held, e.variant, e.again = h.held, h.variant, true
 		}
 	}
+	for _, e := range t.entries {
+		e.brought = e.held == nil
+	}
+}
+
+// early reports whether a client may not have said yet what it asks for.
+func (s *Stream) early() bool {
+	due := s.begun.Add(patience)
+	if s.now.Before(due) {
+		s.wakeAt(due)
+		return true
+	}
+	return false
+}
+
+// keepsClusters reports whether a client is sent no clusters for now: it brought routes
+// along that are not known here, after a restart of the zone, and clusters that do not
+// exist any more. Each response has all clusters, so that it would lose those while its
+// calls go there. It is sent its routes first.
+func (s *Stream) keepsClusters() bool {
+	clusters, routes := &s.types[xds.Cluster], &s.types[xds.Route]
+	if s.cfg.Delta {
+		return false
+	}
+	gone := false
+	for name, e := range clusters.entries {
+		gone = gone || e.brought && !s.exists(xds.Cluster, name)
+	}
+	if !gone {
+		return false
+	}
+	unknown := !routes.asked
+	for _, e := range routes.entries {
+		unknown = unknown || e.brought
+	}
+	return unknown && s.early()
 }

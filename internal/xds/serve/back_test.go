@@ -3,6 +3,7 @@ package serve
 import (
 	"testing"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/xds"
@@ -79,6 +80,10 @@ func TestWhatStreamsLeaveIsBounded(t *testing.T) {
 		next := &conversation{t: t, now: start, stream: New(Config{Drain: drain, Memory: memory})}
 		next.stream.SetTarget(setOf(t, 2))
 		next.ask(xds.Cluster, Request{Names: []string{"a"}, Version: names})
+		if names != "" {
+			next.sends() // its routes come first
+			next.now = start.Add(patience)
+		}
 		next.sends("CDS")
 	}
 	require.NotNil(t, memory.resume(xds.Cluster, version))
@@ -87,4 +92,44 @@ func TestWhatStreamsLeaveIsBounded(t *testing.T) {
 	memory.ForgetLeft(c.now)
 	require.True(t, memory.Empty())
 	require.Zero(t, memory.Bytes())
+}
+
+// A gRPC client of a zone that has restarted keeps what is gone until its routes lead
+// elsewhere, and its calls to clusters that are new to it wait for a moment.
+func TestAGRPCClientOfAZoneThatRestarted(t *testing.T) {
+	names := [len(xds.Types)][]string{xds.Cluster: {"a", "c"}, xds.Endpoints: {"ea", "ec"}, xds.Listener: {"l"}, xds.Route: {"r"}}
+	for _, first := range xds.Types {
+		c := converse(t, false, setOf(t, 2, clusterOf(t, "b", 1), endpointsOf(t, "b", 1), clusterOf(t, "c", 1), endpointsOf(t, "c", 1),
+			routesOf(t, "r", 2, "b", "c"), listenerOf(t, "l", 1, "r")))
+		c.ask(first, Request{Names: names[first], Version: "before"})
+		for _, typ := range xds.Types {
+			if typ != first {
+				c.ask(typ, Request{Names: names[typ], Version: "before"})
+			}
+		}
+		c.sends("EDS ec", "LDS l", "RDS r") // not that ea has none, nor that a is gone
+		r := c.stream.types[xds.Route].out.changes[0].to
+		m, err := r.Message()
+		require.NoError(t, err)
+		routes := m.(*routev3.RouteConfiguration).GetVirtualHosts()[0].GetRoutes()
+		require.Len(t, routes, 2)
+		require.NotEmpty(t, routes[0].GetTypedPerFilterConfig(), "to b, which is new to the client")
+		require.Empty(t, routes[1].GetTypedPerFilterConfig())
+		c.acks(xds.Endpoints, "ea", "ec")
+		c.acks(xds.Listener, "l")
+		c.acks(xds.Route, "r")
+		c.sends("CDS c", "EDS ec")
+		c.acks(xds.Endpoints, "ea", "ec")
+		c.acks(xds.Cluster, "a", "b", "c")
+		c.sends("CDS b c", "EDS ea") // it has a no more
+		c.acks(xds.Cluster, "b", "c")
+		c.acks(xds.Endpoints, "eb", "ec")
+		c.sends("EDS eb")
+		c.acks(xds.Endpoints, "eb", "ec")
+		c.sends("RDS r")
+		require.NotEqual(t, r.Version, c.stream.types[xds.Route].out.changes[0].to.Version)
+		c.acks(xds.Route, "r")
+		c.sends()
+		require.Equal(t, TypeStatus{Type: xds.Route, State: Synced, Revision: 2, Resources: 1}, c.status(xds.Route))
+	}
 }

@@ -382,7 +382,7 @@ func (m *model) resubscribe() {
 	}
 }
 
-// matched returns routes without those that match nothing.
+// matched returns routes without those that match nothing, and without delays.
 func (m *model) matched(r *xds.Resource) *xds.Resource {
 	if r.Type != xds.Route {
 		return r
@@ -392,6 +392,9 @@ func (m *model) matched(r *xds.Resource) *xds.Resource {
 	config := message.(*routev3.RouteConfiguration)
 	for _, host := range config.GetVirtualHosts() {
 		host.Routes = slices.DeleteFunc(host.Routes, func(route *routev3.Route) bool { return len(route.GetMatch().GetHeaders()) > 0 })
+		for _, route := range host.GetRoutes() {
+			route.TypedPerFilterConfig = nil
+		}
 	}
 	return made(m.t, config)
 }

@@ -46,6 +46,7 @@ func (s *Stream) usage(typ xds.Type) *usage {
 	for _, e := range t.entries {
 		u.add(e.held)
 		u.add(e.maybe)
+		u.unknown = u.unknown || e.brought
 	}
 	if t.out != nil {
 		for _, c := range t.out.changes {

@@ -6,7 +6,12 @@ import (
 	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"meridian/internal/xds"
 )
@@ -27,6 +32,8 @@ type variant struct {
 	base *xds.Resource
 	// spares are the clusters that only routes which never match name, and since when.
 	spares map[string]time.Time
+	// delayed: calls by routes to clusters that are new to the client wait for a moment.
+	delayed bool
 }
 
 // live returns the routes that the client's calls follow, or any other resource that it
@@ -61,6 +68,18 @@ func (s *Stream) follows() bool { return !s.types[xds.Cluster].wildcard }
 // after calls have left it, and one that they do not name any more is not introduced
 // before the client has unsubscribed from it.
 func (s *Stream) reroute(name string, e *entry, target *xds.Resource) (c *change, wait bool) {
+	if e.has(target) && e.variant.delayed && e.maybe == nil {
+		if e.awaits.IsZero() {
+			e.awaits = s.now
+		}
+		if due := e.awaits.Add(patience); s.now.Before(due) && slices.ContainsFunc(target.Uses, func(used xds.Ref) bool {
+			return used.Type == xds.Cluster && s.set.Get(used) != nil && !s.usable(used)
+		}) {
+			s.wakeAt(due)
+			return nil, true
+		}
+		return &change{name: name, entry: e, to: target}, false
+	}
 	if e.has(target) {
 		e.awaits = time.Time{}
 		spares := s.undue(e.variant.spares)
@@ -108,6 +127,70 @@ func (s *Stream) reroute(name string, e *entry, target *xds.Resource) (c *change
 		delete(spares, used.Name)
 	}
 	return s.with(name, e, target, target, spares), false
+}
+
+// delay is how long a call waits by a route to a cluster that a client has not been able to
+// take on first.
+const delay = 100 * time.Millisecond
+
+// begin returns what to send to a client that has routes which are not known here, after a
+// restart of the zone: the target, with clusters that are new to it. Nothing can introduce
+// them. So calls by routes to them wait for a moment between the choice of the cluster and
+// that of a server: gRPC can use the cluster by then.
+func (s *Stream) begin(name string, e *entry, target *xds.Resource) (c *change, wait bool) {
+	clusters := &s.types[xds.Cluster]
+	if !clusters.asked && s.early() {
+		return nil, true
+	}
+	if ready, stuck := s.ready(target); !ready {
+		return nil, !stuck
+	}
+	var unknown []string
+	for _, used := range target.Uses {
+		if used.Type == xds.Cluster && !s.subscribed(clusters, used.Name) {
+			unknown = append(unknown, used.Name)
+		}
+	}
+	if len(unknown) > 0 && e.refused != target.Version {
+		if to, err := withDelays(target, unknown); err == nil && to.Version != target.Version {
+			return &change{name: name, entry: e, to: to, target: target, variant: variant{base: target, delayed: true}}, false
+		}
+	}
+	return &change{name: name, entry: e, to: target}, false
+}
+
+// withDelays returns routes of which those to some clusters delay calls.
+func withDelays(routes *xds.Resource, clusters []string) (*xds.Resource, error) {
+	m, err := routes.Message()
+	if err != nil {
+		return nil, err
+	}
+	packed, err := xds.Pack(&faultv3.HTTPFault{Delay: &commonfaultv3.FaultDelay{
+		FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: durationpb.New(delay)},
+		Percentage:         &typev3.FractionalPercent{Numerator: 100},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	filter := xds.FaultFilter(xds.FaultFilters - 1)
+	config := m.(*routev3.RouteConfiguration)
+	for _, host := range config.GetVirtualHosts() {
+		for _, route := range host.GetRoutes() {
+			to := route.GetRoute()
+			some := slices.Contains(clusters, to.GetCluster())
+			for _, share := range to.GetWeightedClusters().GetClusters() {
+				some = some || slices.Contains(clusters, share.GetName())
+			}
+			if !some {
+				continue
+			}
+			if route.TypedPerFilterConfig == nil {
+				route.TypedPerFilterConfig = map[string]*anypb.Any{}
+			}
+			route.TypedPerFilterConfig[filter] = packed
+		}
+	}
+	return xds.New(config, routes.Origins...)
 }
 
 // missing returns the clusters of routes that those of the client do not name. missing
@@ -188,7 +271,7 @@ func spared(spares map[string]time.Time, name string, since time.Time) map[strin
 func (s *Stream) with(name string, e *entry, target, base *xds.Resource, spares map[string]time.Time) *change {
 	if len(spares) > 0 && e.refused != target.Version {
 		if to, err := withUnmatched(base, slices.Sorted(maps.Keys(spares))); err == nil && to.Version != base.Version {
-			return &change{name: name, entry: e, to: to, target: target, variant: variant{base, spares}}
+			return &change{name: name, entry: e, to: to, target: target, variant: variant{base: base, spares: spares}}
 		}
 	}
 	return &change{name: name, entry: e, to: target}

@@ -18,6 +18,9 @@ import (
 // again until there is none.
 func (s *Stream) Next(now time.Time) (Response, bool) {
 	s.now, s.wake = now, time.Time{}
+	if s.begun.IsZero() {
+		s.begun = now
+	}
 	if s.set == nil {
 		return Response{}, false
 	}
@@ -44,7 +47,7 @@ func (s *Stream) Next(now time.Time) (Response, bool) {
 	}
 	for _, typ := range xds.Types {
 		t := &s.types[typ]
-		if t.due && t.out == nil && !plans[typ].waiting {
+		if t.due && t.out == nil && !plans[typ].waiting && (typ != xds.Cluster || !s.keepsClusters()) {
 			if r, ok := s.answer(typ); ok {
 				return r, true
 			}
@@ -87,6 +90,10 @@ func (s *Stream) upserts(typ xds.Type) plan {
 	if !t.asked {
 		return p
 	}
+	if typ == xds.Cluster && s.keepsClusters() {
+		p.waiting = true
+		return p
+	}
 	for _, name := range s.wanted(typ) {
 		e := t.entries[name]
 		target, exists := s.best(xds.Ref{Type: typ, Name: name})
@@ -102,8 +109,12 @@ func (s *Stream) upserts(typ xds.Type) plan {
 				continue
 			}
 		}
-		if typ == xds.Route && exists && e != nil && known(e.held) != nil && s.follows() {
-			c, wait := s.reroute(name, e, target)
+		if typ == xds.Route && exists && e != nil && s.follows() && (known(e.held) != nil || e.brought) {
+			plan := s.reroute
+			if known(e.held) == nil {
+				plan = s.begin
+			}
+			c, wait := plan(name, e, target)
 			p.waiting = p.waiting || wait
 			if c != nil {
 				p.changes = append(p.changes, *c)
@@ -141,6 +152,8 @@ func (s *Stream) absent(typ xds.Type, name string, e *entry) *xds.Resource {
 		return nil
 	}
 	switch {
+	case typ == xds.Endpoints && e.brought && (s.inUse(xds.Ref{Type: typ, Name: name}, xds.Cluster) || !s.types[xds.Cluster].asked && s.early()):
+		return nil // requests may still go there
 	case e.held != nil && typ == xds.Endpoints && (e.again && !s.types[xds.Cluster].asked || s.inUse(xds.Ref{Type: typ, Name: name}, xds.Cluster)) && (known(e.held) != nil || !e.force):
 		// Requests may still go there, also to what it brought along, which is not known
 		// here and can be repeated to no cluster that waits for it.

@@ -95,6 +95,7 @@ type Stream struct {
 	targets uint64
 	types   [len(xds.Types)]typeState
 	now     time.Time // of the last Next
+	begun   time.Time // of the first one
 	wake    time.Time
 	// anew: every cluster that is to go drains from the next time on that none needs it.
 	anew bool
@@ -145,6 +146,9 @@ type entry struct {
 	// again: held is what the client had when an earlier stream ended; it is sent once
 	// more if it is to have it.
 	again bool
+	// brought: the client had something under the name when it connected, and it is not
+	// known what.
+	brought bool
 	// maybe is what the client may have instead: it was in a response that was rejected,
 	// of which clients take on what is valid. nil when there is no doubt.
 	maybe *xds.Resource
@@ -292,12 +296,17 @@ func checkNames(r Request) error {
 func (s *Stream) accept(typ xds.Type, out *unanswered) {
 	t := &s.types[typ]
 	t.accepted, t.detail, t.version = true, "", out.version
+	if s.full(typ) {
+		for _, e := range t.entries {
+			e.brought = false // it has what was in the response, and nothing else
+		}
+	}
 	for _, c := range out.changes {
 		if c.entry.variant = c.variant; !c.introduces() {
 			c.entry.awaits = time.Time{}
 		}
 		s.released(c.entry)
-		c.entry.held, c.entry.told, c.entry.maybe = c.to, true, nil
+		c.entry.held, c.entry.told, c.entry.maybe, c.entry.brought = c.to, true, nil, false
 		s.resolved(typ, c)
 	}
 }
@@ -349,7 +358,8 @@ func (s *Stream) reject(typ xds.Type, out *unanswered, detail string) {
 				c.entry.refused = c.target.Version // it is sent that itself
 				continue
 			}
-			if c.entry.has(c.to) { // with spare clusters, which stay
+			if c.entry.has(c.to) { // as a variant, which stays
+				c.entry.variant.delayed = false
 				for spare := range c.entry.variant.spares {
 					c.entry.variant.spares[spare] = s.now
 				}
@@ -406,6 +416,9 @@ func (s *Stream) best(ref xds.Ref) (r *xds.Resource, exists bool) {
 // refers to it. stuck means that it never will, as things stand.
 func (s *Stream) settled(ref xds.Ref) (settled, stuck bool) {
 	t := &s.types[ref.Type]
+	if ref.Type == xds.Cluster && s.keepsClusters() {
+		return true, false // it has what it asks for
+	}
 	if !t.asked || !s.subscribed(t, ref.Name) {
 		return true, false // a client that follows references asks for it then
 	}

@@ -15,11 +15,8 @@ import (
 	"meridian/internal/xds/generate"
 )
 
-// maxFaults bounds the entries of a list of faults: each has a filter, which is on the
-// listener of every client, so that no change of a policy changes a listener.
-const maxFaults = 4
-
-func faultFilter(i int) string { return "faults-" + strconv.Itoa(i+1) }
+// maxFaults bounds the entries of a list of faults: each has a filter.
+const maxFaults = xds.FaultFilters
 
 // faultFilters are the filters of a client's listener that routes fill in.
 func faultFilters() ([]*httpv3.HttpFilter, error) {
@@ -29,7 +26,7 @@ func faultFilters() ([]*httpv3.HttpFilter, error) {
 	}
 	var filters []*httpv3.HttpFilter
 	for i := range maxFaults {
-		filters = append(filters, &httpv3.HttpFilter{Name: faultFilter(i), ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: packed}})
+		filters = append(filters, &httpv3.HttpFilter{Name: xds.FaultFilter(i), ConfigType: &httpv3.HttpFilter_TypedConfig{TypedConfig: packed}})
 	}
 	return filters, nil
 }
@@ -75,7 +72,7 @@ func (b *builder) configured(a *policy.Attachment, all bool, confs ...*generate.
 				}
 				continue
 			}
-			name := faultFilter(len(config))
+			name := xds.FaultFilter(len(config))
 			packed, err := xds.Pack(f)
 			if err != nil {
 				return nil, nil, err
@@ -91,7 +88,7 @@ func (b *builder) configured(a *policy.Attachment, all bool, confs ...*generate.
 		if err != nil {
 			return nil, nil, err
 		}
-		config[faultFilter(i)] = packed
+		config[xds.FaultFilter(i)] = packed
 	}
 	return config, origins, nil
 }
