@@ -136,7 +136,7 @@ fuzz: ## Run every fuzz target for FUZZTIME each (default 10s)
 
 .PHONY: bench
 bench: build ## Run the benchmarks (BENCH=regexp, BENCHTIME per benchmark)
-	MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKGS)
+	MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(PKGS)
 
 .PHONY: bench-etcd
 bench-etcd: build ## Compare writes with an etcd found on PATH, and measure failovers
