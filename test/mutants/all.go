@@ -312,7 +312,7 @@ var all = []mutant{
 	},
 	{
 		name: "not-introduced", breaks: "calls go by new routes once a client of gRPC has their clusters",
-		edits: []edit{{"if len(unknown) > 0 {", "if len(unknown) > 1<<20 {"}},
+		edits: []edit{{"if len(unknown) > 0 {\n\t\t\tspares := maps.Clone(e.variant.spares)\n", "if len(unknown) > 1<<20 {\n\t\t\tspares := maps.Clone(e.variant.spares)\n"}},
 		pkg:   "./internal/xds/serve", run: "TestNewClustersAreIntroduced",
 	},
 	{
@@ -332,7 +332,7 @@ var all = []mutant{
 	},
 	{
 		name: "endpoints-that-drain", breaks: "an instance that drains is sent no requests",
-		edits: []edit{{"if in.away || taken[at] {", "if taken[at] {"}},
+		edits: []edit{{"if in.away || taken[at] ||", "if taken[at] ||"}},
 		pkg:   "./internal/xds/world", run: "TestEndpointsOfASelector",
 	},
 	{
