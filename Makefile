@@ -43,6 +43,10 @@ DISKS    ?=
 FUZZTIME  ?= 10s
 BENCHTIME ?= 200ms
 BENCH     ?= .
+# How often each benchmark runs: the report has the median, and from five runs on it says
+# what differs from the baseline by more than chance.
+BENCHCOUNT ?= 1
+BENCH_DIR  := $(CURDIR)/.cache/bench
 # The commit or tag that protobuf changes must not break: the last release.
 AGAINST   ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
 
@@ -135,8 +139,14 @@ fuzz: ## Run every fuzz target for FUZZTIME each (default 10s)
 	done
 
 .PHONY: bench
-bench: build ## Run the benchmarks (BENCH=regexp, BENCHTIME per benchmark)
-	MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m $(PKGS)
+bench: build ## Run the benchmarks (BENCH=regexp, BENCHTIME per benchmark, BENCHCOUNT runs)
+	@mkdir -p $(BENCH_DIR)
+	@{ MERIDIAN_BIN=$(BIN) $(GO) test -tags $(TAGS) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -count $(BENCHCOUNT) -timeout 60m $(PKGS); \
+		echo $$? >$(BENCH_DIR)/status; } | tee $(BENCH_DIR)/output.txt
+	@$(GO) run -tags $(TAGS) ./bench/report $(addprefix --baseline ,$(wildcard bench/baseline.json)) \
+		--json $(BENCH_DIR)/report.json $(BENCH_DIR)/output.txt >$(BENCH_DIR)/report.md
+	@echo "The figures are in $(BENCH_DIR)/report.md and report.json; bench/README.md says how to read them."
+	@exit $$(cat $(BENCH_DIR)/status)
 
 .PHONY: bench-etcd
 bench-etcd: build ## Compare writes with an etcd found on PATH, and measure failovers
