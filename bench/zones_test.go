@@ -1,0 +1,251 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	meridianv1 "meridian/api/meridian/v1"
+	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/clientconfig"
+	"meridian/internal/pki"
+)
+
+// zonesAtOnce is how many zones connect at the same time.
+const zonesAtOnce = 32
+
+// BenchmarkZones connects 1,000 zones to one global, or as many as BENCH_ZONES says, each
+// on a TLS connection of its own. What they hold is not kept: they acknowledge a change as
+// soon as they have it, so that the times are those of the global, of the network and of
+// this process, which shares the processors with it.
+func BenchmarkZones(b *testing.B) {
+	system(b)
+	procfs(b)
+	enoughFiles(b)
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("BENCH_ZONES"), "1000"))
+	require.NoError(b, err, "BENCH_ZONES")
+	g := newGlobal(b, few)
+	<-time.After(rest)
+	alone := g.memory(b, "VmRSS")
+	f := newSimulatedZones(b, g, n)
+	var returned, delivered, last samples
+	var cpu time.Duration
+	var percent float64
+	edition := 1
+	for b.Loop() {
+		watched := usage{process: g.process}
+		watched.begin(b)
+		<-time.After(window)
+		watched.end(b)
+		percent = watched.percent
+		before := g.processor(b)
+		for range zoneChanges {
+			edition++
+			began := time.Now()
+			g.api.write(b, policy(0, edition), false)
+			times := f.arrived(b, began)
+			delivered = append(delivered, times...)
+			last.add(times.at(1))
+		}
+		cpu = g.processor(b) - before
+		<-time.After(rest)
+		returned.add(f.reconnect(b))
+	}
+	target(b, "idle-cpu-%", percent, 1.5)
+	target(b, "kB/zone", (g.memory(b, "VmRSS")-alone)*1000/float64(n), 45)
+	report(b, "delivered-p50-ms", delivered.p50())
+	report(b, "delivered-p99-ms", delivered.p99())
+	target(b, "all-p50-ms", last.p50(), 40)
+	target(b, "all-p99-ms", last.p99(), 120)
+	target(b, "cpu-us/delivery", float64(cpu.Microseconds())/float64(zoneChanges*n), 25)
+	report(b, "reconnected-max-ms", returned.worst())
+}
+
+// zoneChanges is how many writes the zones are sent, one after the other.
+const zoneChanges = 50
+
+// simulatedZones are zones of one global.
+type simulatedZones struct {
+	zones []*simulatedZone
+	// arrivals is when zones had a change.
+	arrivals chan time.Time
+	running  sync.WaitGroup
+}
+
+// simulatedZone speaks the protocol of a zone, and keeps nothing but its revision.
+type simulatedZone struct {
+	all    *simulatedZones
+	name   string
+	bundle clientconfig.ZoneBundle
+	conn   *grpc.ClientConn
+	end    context.CancelFunc
+
+	lease    uint64
+	epoch    *syncv1.Epoch
+	revision uint64
+}
+
+func newSimulatedZones(b *testing.B, g *global, n int) *simulatedZones {
+	b.Helper()
+	f := &simulatedZones{arrivals: make(chan time.Time, n)}
+	for i := range n {
+		z := &simulatedZone{all: f, name: fmt.Sprintf("zone-%04d", i)}
+		response, err := g.api.GenerateZoneToken(b.Context(), &meridianv1.GenerateZoneTokenRequest{Zone: z.name, ValidForSeconds: 3600, Bundle: true})
+		require.NoError(b, err)
+		z.bundle, err = clientconfig.DecodeZoneBundle(response.GetBundle())
+		require.NoError(b, err)
+		transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(z.bundle.CA)})
+		require.NoError(b, err)
+		z.conn, err = grpc.NewClient(g.grpcAddr, grpc.WithTransportCredentials(transport),
+			grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(0)) // what the simulation does not need
+		require.NoError(b, err)
+		f.zones = append(f.zones, z)
+	}
+	b.Cleanup(func() {
+		for _, z := range f.zones {
+			if z.end != nil {
+				z.end()
+			}
+			_ = z.conn.Close()
+		}
+		f.running.Wait()
+	})
+	f.connect(b)
+	return f
+}
+
+// connect connects every zone, and returns when all of them have what the global has.
+func (f *simulatedZones) connect(b *testing.B) {
+	b.Helper()
+	slots := make(chan struct{}, zonesAtOnce)
+	var connecting sync.WaitGroup
+	for _, z := range f.zones {
+		slots <- struct{}{}
+		current := make(chan error, 1)
+		ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+		z.end = cancel
+		f.running.Go(func() { z.follow(ctx, current) })
+		connecting.Go(func() {
+			defer func() { <-slots }()
+			select {
+			case err := <-current:
+				assert(b, err)
+			case <-time.After(patience):
+				assert(b, fmt.Errorf("zone %s is not served", z.name))
+			}
+		})
+	}
+	connecting.Wait()
+	require.False(b, b.Failed())
+}
+
+// assert fails a benchmark from any goroutine.
+func assert(b *testing.B, err error) {
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+// reconnect cuts every zone's stream at once and returns how long it took until all of
+// them followed again.
+func (f *simulatedZones) reconnect(b *testing.B) time.Duration {
+	b.Helper()
+	for _, z := range f.zones {
+		z.end()
+	}
+	f.running.Wait()
+	began := time.Now()
+	f.connect(b)
+	return time.Since(began)
+}
+
+// arrived returns how long it took each zone to have the one change since then.
+func (f *simulatedZones) arrived(b *testing.B, since time.Time) samples {
+	b.Helper()
+	var times samples
+	timeout := time.After(patience)
+	for range f.zones {
+		select {
+		case at := <-f.arrivals:
+			times.add(at.Sub(since))
+		case <-timeout:
+			require.Fail(b, "timeout", "%d of %d zones have the change", len(times), len(f.zones))
+		}
+	}
+	return times
+}
+
+// follow is one connection. It tells once whether the zone follows the global's changes.
+func (z *simulatedZone) follow(ctx context.Context, current chan<- error) {
+	told := false
+	tell := func(err error) {
+		if !told {
+			current <- err
+			told = true
+		}
+	}
+	tell(z.stream(ctx, func() { tell(nil) }))
+}
+
+func (z *simulatedZone) stream(ctx context.Context, following func()) error {
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+z.bundle.Token)
+	stream, err := syncv1.NewSyncServiceClient(z.conn).Stream(ctx)
+	if err != nil {
+		return err
+	}
+	z.lease++
+	hello := &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: z.name, Instance: z.name, Lease: z.lease, Epoch: z.epoch, FromRevision: z.revision}
+	if err := stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: hello}}); err != nil {
+		return err
+	}
+	var consumed uint64
+	for {
+		frame, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		switch body := frame.GetBody().(type) {
+		case *syncv1.GlobalFrame_Welcome:
+			z.epoch = body.Welcome.GetEpoch()
+			continue
+		case *syncv1.GlobalFrame_Chunk:
+			var chunk syncv1.Chunk
+			if err := proto.Unmarshal(body.Chunk, &chunk); err != nil {
+				return err
+			}
+			if consumed += uint64(len(body.Chunk)); chunk.GetLast() {
+				z.revision = chunk.GetRevision()
+			}
+		case *syncv1.GlobalFrame_Batch:
+			var batch syncv1.Batch
+			if err := proto.Unmarshal(body.Batch, &batch); err != nil {
+				return err
+			}
+			consumed += uint64(len(body.Batch))
+			if batch.GetPart() == batch.GetParts() {
+				z.revision = batch.GetRevision()
+				z.all.arrivals <- time.Now()
+			}
+		case *syncv1.GlobalFrame_Bookmark:
+			consumed += uint64(proto.Size(body.Bookmark))
+			z.revision = body.Bookmark.GetRevision()
+			following()
+		default:
+			continue
+		}
+		ack := &syncv1.Ack{Revision: z.revision, Consumed: consumed, Epoch: z.epoch}
+		if err := stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}}); err != nil {
+			return err
+		}
+	}
+}
