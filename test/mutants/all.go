@@ -384,6 +384,26 @@ var all = []mutant{
 		pkg:   "./internal/analysis", run: "TestWhatIsDeadMayGo",
 	},
 	{
+		name: "rollouts-hold-nothing", breaks: "what an unfinished rollout is to change, no other write changes",
+		edits: []edit{{"if held && by != own && !ended[by] {", "if held && by != own && !ended[by] && own != \"\" {"}},
+		pkg:   "./internal/store", run: "TestRolloutsHoldWhatTheyAreToChange",
+	},
+	{
+		name: "rollout-format", breaks: "every server that applies a rollout holds what it is to change",
+		edits: []edit{{"if writesRollout(command) {", "if writesRollout(command) && false {"}},
+		pkg:   "./internal/store", run: "TestTheFormatOfRollouts",
+	},
+	{
+		name: "completes-without-the-change", breaks: "a rollout is completed in one transaction with its change",
+		edits: []edit{{"txn.Ops = append(txn.Ops, Ops(spec)...)", "txn.Ops = append(txn.Ops, Ops(spec)[:0]...)"}},
+		pkg:   "./internal/global", run: "TestRolloutsContinueUnderAnotherLeader",
+	},
+	{
+		name: "rollout-of-another-version", breaks: "a rollout is begun of the versions that it was decided on",
+		edits: []edit{{"batch.Preconditions = append(slices.Clone(batch.Preconditions), permit.Preconditions...)\n\treturn batch, nil", "batch.Preconditions = append(slices.Clone(batch.Preconditions)[:0], permit.Preconditions...)\n\treturn batch, nil"}},
+		pkg:   "./internal/service/admin", run: "TestARolloutIsDecidedOnWhatItReplaces",
+	},
+	{
 		name: "writes-on-any-state", breaks: "the state machine refuses what was decided on another state",
 		edits: []edit{{"v.changed > *txn.UnchangedSince {", "false && v.changed > *txn.UnchangedSince {"}},
 		pkg:   "./internal/store", run: "TestEntriesApplyAsTheyDid",
