@@ -395,7 +395,7 @@ var all = []mutant{
 	},
 	{
 		name: "completes-without-the-change", breaks: "a rollout is completed in one transaction with its change",
-		edits: []edit{{"txn.Ops = append(txn.Ops, Ops(spec)...)", "txn.Ops = append(txn.Ops, Ops(spec)[:0]...)"}},
+		edits: []edit{{"txn.Ops = append(txn.Ops, operations(m, spec)...)", "txn.Ops = append(txn.Ops, operations(m, spec)[:0]...)"}},
 		pkg:   "./internal/global", run: "TestRolloutsContinueUnderAnotherLeader",
 	},
 	{
