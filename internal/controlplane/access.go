@@ -152,6 +152,8 @@ var writes = []string{
 	meridianv1.ClusterService_GenerateServerToken_FullMethodName, meridianv1.ClusterService_TransferLeadership_FullMethodName,
 	meridianv1.ClusterService_RemoveMember_FullMethodName,
 	meridianv1.ClusterService_SaveSnapshot_FullMethodName, meridianv1.ClusterService_RestoreSnapshot_FullMethodName,
+	meridianv1.ClusterService_RotateCA_FullMethodName,
+	meridianv1.RolloutService_PromoteRollout_FullMethodName, meridianv1.RolloutService_AbortRollout_FullMethodName,
 }
 
 // refuseEarly refuses callers without credentials who can write nothing, before

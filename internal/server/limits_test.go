@@ -300,15 +300,20 @@ func TestWritesOfOneCaller(t *testing.T) {
 	require.NoError(t, write("admin"), "one caller does not hold up another")
 }
 
-// Calls that write tokens, keys and revocations count as writes: for each caller and
-// for all but administrators.
-func TestTokenCallsAreWrites(t *testing.T) {
+// Calls that write tokens, keys and revocations, or change rollouts, count as writes: for
+// each caller and for all but administrators. What refuses those that list them says
+// nothing about a write.
+func TestTokenAndRolloutCallsAreWrites(t *testing.T) {
 	methods := []string{meridianv1.ControlService_GenerateZoneToken_FullMethodName, meridianv1.ClusterService_GenerateServerToken_FullMethodName}
-	for _, m := range meridianv1.TokenService_ServiceDesc.Methods {
-		if strings.HasPrefix(m.MethodName, "List") {
-			continue // a read
+	for _, service := range []*grpc.ServiceDesc{&meridianv1.TokenService_ServiceDesc, &meridianv1.RolloutService_ServiceDesc} {
+		for _, m := range service.Methods {
+			method := "/" + service.ServiceName + "/" + m.MethodName
+			if strings.HasPrefix(m.MethodName, "List") {
+				require.Contains(t, reads, method)
+				continue
+			}
+			methods = append(methods, method)
 		}
-		methods = append(methods, "/"+meridianv1.TokenService_ServiceDesc.ServiceName+"/"+m.MethodName)
 	}
 	r := newTestServer(t)
 	r.write.Store(true)

@@ -46,14 +46,15 @@ const (
 // ReasonTooLarge is the reason of requests that are larger than any may be.
 const ReasonTooLarge = "REQUEST_TOO_LARGE"
 
-// writes are the methods whose requests count as writes: those of resources, and
-// of tokens, keys and revocations.
+// writes are the methods whose requests count as writes: those of resources, of
+// tokens, keys and revocations, and of rollouts.
 var writes = []string{
 	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName, meridianv1.AdminService_Rollback_FullMethodName,
 	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
 	meridianv1.TokenService_RotateKey_FullMethodName, meridianv1.TokenService_RevokeToken_FullMethodName,
 	meridianv1.TokenService_ReissueAdminToken_FullMethodName,
 	meridianv1.ControlService_GenerateZoneToken_FullMethodName, meridianv1.ClusterService_GenerateServerToken_FullMethodName,
+	meridianv1.RolloutService_PromoteRollout_FullMethodName, meridianv1.RolloutService_AbortRollout_FullMethodName,
 }
 
 // reads are the methods that change nothing: what refuses them says nothing about a
@@ -66,6 +67,7 @@ var reads = []string{
 	meridianv1.AccessService_WhoAmI_FullMethodName, meridianv1.AccessService_CanI_FullMethodName, meridianv1.AccessService_WhoCan_FullMethodName,
 	meridianv1.ControlService_Info_FullMethodName, meridianv1.ControlService_Zones_FullMethodName,
 	meridianv1.AuditService_ListAudit_FullMethodName, meridianv1.ClusterService_Members_FullMethodName,
+	meridianv1.RolloutService_ListRollouts_FullMethodName,
 }
 
 // receiver receives the requests of a server's calls after the caller is known.

@@ -163,6 +163,7 @@ func newTestServer(t *testing.T, change ...func(*LimitOptions)) *testServer {
 	r.requests = g.requests
 	meridianv1.RegisterAdminServiceServer(g, r.resources)
 	meridianv1.RegisterTokenServiceServer(g, meridianv1.UnimplementedTokenServiceServer{})
+	meridianv1.RegisterRolloutServiceServer(g, meridianv1.UnimplementedRolloutServiceServer{})
 	meridianv1.RegisterControlServiceServer(g, meridianv1.UnimplementedControlServiceServer{})
 	meridianv1.RegisterClusterServiceServer(g, meridianv1.UnimplementedClusterServiceServer{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
