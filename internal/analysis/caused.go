@@ -2,6 +2,7 @@ package analysis
 
 import (
 	"context"
+	"slices"
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/engines"
@@ -14,9 +15,10 @@ const maxAround = 2_000
 
 // Caused is what a change makes of resources that is found without matching: what is found
 // after it and was not before. keys are those of the change. What its author is told of the
-// written resources themselves, by the surveyors of engines, is left out. Where more than
-// 2,000 resources are around the change, only its own are looked at. Errors: that of ctx,
-// once it has ended.
+// written resources themselves, by the surveyors of engines, is left out; so is what is
+// found of others with the first dataplanes of their mesh, since nothing was known before.
+// Where more than 2,000 resources are around the change, only its own are looked at.
+// Errors: that of ctx, once it has ended.
 func Caused(ctx context.Context, before, after policy.View, keys []resource.Key) ([]policy.Advice, error) {
 	changed := map[resource.Key]bool{}
 	for _, key := range keys {
@@ -35,7 +37,17 @@ func Caused(ctx context.Context, before, after policy.View, keys []resource.Key)
 	if err != nil {
 		return nil, err
 	}
-	return Added(was, is), nil
+	caused := Added(was, is)
+	return slices.DeleteFunc(caused, func(a policy.Advice) bool {
+		return !changed[a.Key] && !hasDataplanes(before, a.Key.Mesh) && hasDataplanes(after, a.Key.Mesh)
+	}), nil
+}
+
+func hasDataplanes(view policy.View, mesh resource.MeshName) bool {
+	for range view.List(resource.KindDataplane, mesh) {
+		return true
+	}
+	return false
 }
 
 // Added are the findings of after that are not among before, whatever their reasons.

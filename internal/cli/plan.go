@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/authz"
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/cli/print"
@@ -445,6 +446,8 @@ func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *propo
 		return nil, nil
 	case exit.Explain(err).Code == exit.Unavailable && !errors.Is(err, errNoPlan) && rpcerr.RetryAfter(err) == 0:
 		return nil, err // it was so for as long as the change may take
+	case rpcerr.HasReason(err, authz.ReasonDenied):
+		return nil, err // so is the change; asking again would be a second refusal in the audit log
 	case slices.Contains([]rpcerr.Code{rpcerr.Denied, rpcerr.Unauthenticated, rpcerr.NotFound, rpcerr.Invalid, rpcerr.Conflict, rpcerr.OutOfRange}, code):
 		return nil, nil // so is the change, by the same word
 	default:

@@ -71,12 +71,14 @@ func (f *Sides) looks(ctx context.Context) func(*policy.Reading, resource.MeshNa
 }
 
 // settle adds the findings that hold with the change in every zone where that is asked of
-// them, and did not without it.
+// them, and did not without it. With the first dataplanes of a mesh there are none: before,
+// nothing was known.
 func (p *Plan) settle() {
 	if len(p.parts) == 0 {
 		return
 	}
 	var sides [2][]answer.Finding
+	var known map[resource.MeshName]int
 	for i := range sides {
 		parts := []answer.Part{}
 		for _, f := range p.parts {
@@ -102,6 +104,9 @@ func (p *Plan) settle() {
 			return
 		}
 		sides[i] = all.Findings
+		if i == 0 {
+			known = all.Dataplanes
+		}
 	}
 	id := func(f *answer.Finding) string { return fmt.Sprint(f.Key(), "\x00", f.Code, "\x00", f.Field) }
 	before := map[string]bool{}
@@ -109,7 +114,7 @@ func (p *Plan) settle() {
 		before[id(&sides[0][i])] = true
 	}
 	for i := range sides[1] {
-		if f := &sides[1][i]; !before[id(f)] {
+		if f := &sides[1][i]; !before[id(f)] && known[resource.MeshName(f.Mesh)] > 0 {
 			p.Findings = append(p.Findings, *f)
 		}
 	}

@@ -183,3 +183,26 @@ func TestFindingLines(t *testing.T) {
 	require.NoError(t, p.Render(&b))
 	require.Contains(t, b.String(), "Note: Timeout/m/a: a tie\n")
 }
+
+// The first dataplanes of a mesh are not why its policies match none of them; before, it
+// was not known what they match.
+func TestFirstDataplanesCauseNoFindings(t *testing.T) {
+	w := timeouts{policytest.NewWorld()}
+	w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindMesh, Name: "m"}}, `{}`)
+	slow := w.timeout(t, "slow", "b")
+	w.Resources[slow.Key()] = slow
+	written, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindDataplane, Mesh: "m", Name: "a1"}},
+		[]byte(`{"networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "a"}}]}}`))
+	require.NoError(t, err)
+	p, batch := plan.New(), &plan.Batch{Written: []*resource.Resource{written}}
+	require.NoError(t, p.Dataplanes(t.Context(), matcherOf(t, w.View()), batch, "z", nil))
+	require.NoError(t, p.Surveyed(t.Context(), w.View(), batch))
+	p.Finish()
+	require.Empty(t, p.Findings)
+
+	w.Resources[written.Key()] = written // with one dataplane, a policy that matches none is one that takes effect nowhere
+	p, batch = plan.New(), &plan.Batch{Written: []*resource.Resource{w.timeout(t, "fast", "d")}}
+	require.NoError(t, p.Dataplanes(t.Context(), matcherOf(t, w.View()), batch, "z", nil))
+	p.Finish()
+	require.NotEmpty(t, p.Findings)
+}
