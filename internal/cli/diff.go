@@ -100,7 +100,7 @@ func (a *app) diffStates(ctx context.Context, d *diffStates, mesh *meshFlag, f p
 		if mesh.explicit() {
 			request.Mesh = mesh.name
 		}
-		found, revision, err := c.Resources(ctx, request)
+		found, revision, err := c.ResourcesOfKnown(ctx, request)
 		out := make(map[resource.Key]*resource.Resource, len(found))
 		for _, r := range found {
 			out[r.Key()] = r

@@ -189,7 +189,11 @@ func (o *exportOptions) list(ctx context.Context, c *client.Client, kinds []*res
 	if len(inMesh) == 0 {
 		return found, nil
 	}
-	rest, _, err := c.Resources(ctx, &meridianv1.ListRequest{Kinds: kindNames(inMesh), Mesh: o.mesh, Consistency: o.consistency})
+	read := (*client.Client).Resources
+	if len(o.kinds) == 0 {
+		read = (*client.Client).ResourcesOfKnown
+	}
+	rest, _, err := read(c, ctx, &meridianv1.ListRequest{Kinds: kindNames(inMesh), Mesh: o.mesh, Consistency: o.consistency})
 	return append(found, rest...), err
 }
 

@@ -204,9 +204,9 @@ func (a *app) getList(ctx context.Context, kinds []*resource.Descriptor, consist
 	if len(kinds) == 1 {
 		kind = kinds[0]
 	}
-	several := len(kinds) > 1
+	several, read := len(kinds) > 1, (*client.Client).Resources
 	if len(kinds) == 0 {
-		kinds = notSensitive()
+		kinds, read = notSensitive(), (*client.Client).ResourcesOfKnown
 	}
 	request := &meridianv1.ListRequest{Consistency: consistency, Kinds: kindNames(kinds), At: o.at.point}
 	global := func(d *resource.Descriptor) bool { return d.Scope == resource.GlobalScoped }
@@ -222,7 +222,7 @@ func (a *app) getList(ctx context.Context, kinds []*resource.Descriptor, consist
 		return err
 	}
 	defer c.Close()
-	found, revision, err := c.Resources(ctx, request)
+	found, revision, err := read(c, ctx, request)
 	if err != nil {
 		return err
 	}

@@ -477,3 +477,22 @@ func TestGetReadsEveryPage(t *testing.T) {
 	require.Equal(t, exit.Usage, out.code)
 	require.Contains(t, out.stderr, "list from the beginning")
 }
+
+// TestServerThatLacksAKind: what asks for all kinds leaves those out that a server of an
+// older release does not know; what names such a kind fails.
+func TestServerThatLacksAKind(t *testing.T) {
+	h := stocked(t)
+	h.server.Lacks = []string{"MeshTest", "Rollout"}
+	require.Contains(t, h.ok("get", "all", "-m", "demo", "-o", "name"), "Timeout/slow\n")
+	require.Contains(t, h.ok("export", "-o", "yaml"), "name: slow\n")
+	out := h.run("diff", "--from", "1842")
+	require.NotContains(t, out.stderr, "unknown kind")
+	out = h.run("watch", "-o", "name")
+	require.NotContains(t, out.stderr, "unknown kind")
+	require.Contains(t, out.stderr, "the server is stopping")
+	for _, args := range [][]string{{"get", "meshtests"}, {"get", "meshtests,timeouts"}, {"watch", "meshtests"}, {"export", "meshtests"}} {
+		out := h.run(args...)
+		require.Equal(t, exit.Usage, out.code, args)
+		require.Contains(t, out.stderr, `unknown kind "MeshTest"`, args)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,6 +81,12 @@ func (a *app) watch(ctx context.Context, request *meridianv1.WatchRequest, f pri
 		err := a.watchOnce(ctx, c, request, f, keep)
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil // interrupted, which is how a watch ends
+		}
+		if every := kindNames(notSensitive()); client.LacksKind(err) && slices.Equal(request.GetKinds(), every) {
+			if known, failure := c.KnownKinds(ctx, every); failure == nil && len(known) > 0 {
+				request.Kinds = known
+				continue
+			}
 		}
 		// Only a watch that knows where it stood can be taken up again without
 		// losing a change.

@@ -88,6 +88,43 @@ func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest)
 	return found, revision, err
 }
 
+// ResourcesOfKnown is Resources, but for the kinds that the server does not know: one of an
+// older release has fewer of them than this command.
+func (c *Client) ResourcesOfKnown(ctx context.Context, request *meridianv1.ListRequest) ([]*resource.Resource, uint64, error) {
+	found, revision, err := c.Resources(ctx, request)
+	if !LacksKind(err) {
+		return found, revision, err
+	}
+	known, failure := c.KnownKinds(ctx, request.GetKinds())
+	if failure != nil || len(known) == 0 {
+		return nil, 0, err
+	}
+	request = proto.CloneOf(request)
+	request.Kinds = known
+	return c.Resources(ctx, request)
+}
+
+// LacksKind reports whether a server refused a request for a kind that it does not know.
+func LacksKind(err error) bool { return rpcerr.HasReason(rpcerr.FromStatus(err), "UNKNOWN_KIND") }
+
+// KnownKinds returns those of the kinds that the server knows. It asks about each of them,
+// since no release says which it knows, by a request for a resource without a name: the
+// server refuses it before it looks for anything.
+func (c *Client) KnownKinds(ctx context.Context, kinds []string) ([]string, error) {
+	var known []string
+	for _, kind := range kinds {
+		_, err := Ask(ctx, c, (*Client).Get, &meridianv1.GetRequest{Key: &meridianv1.ResourceKey{Kind: kind}})
+		switch code := rpcerr.CodeOf(err); {
+		case LacksKind(err):
+		case err == nil, code == rpcerr.Invalid, code == rpcerr.NotFound, code == rpcerr.Denied:
+			known = append(known, kind)
+		default:
+			return nil, err
+		}
+	}
+	return known, nil
+}
+
 // page is one page of a list.
 type page struct {
 	resources []*resource.Resource

@@ -59,7 +59,9 @@ type Server struct {
 	Answer   func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error)
 	// Before is called with every method's short name and may fail the call;
 	// After may hide that a call succeeded.
-	Before, After  func(method string) error
+	Before, After func(method string) error
+	// Lacks are kinds that it does not know, as a server of an older release.
+	Lacks          []string
 	Warnings       []string
 	Findings       []*meridianv1.Finding
 	Calls          []string
@@ -309,8 +311,23 @@ func (s *Server) delete(req *meridianv1.DeleteRequest) (*meridianv1.DeleteRespon
 	return resp, nil
 }
 
+// lacks fails for a kind that the server does not know.
+func (s *Server) lacks(kinds ...string) error {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	for _, kind := range kinds {
+		if slices.Contains(s.Lacks, kind) {
+			return rpcerr.New(rpcerr.Invalid, "UNKNOWN_KIND", "unknown kind %q", kind)
+		}
+	}
+	return nil
+}
+
 // Get returns a stored resource.
 func (s *Server) Get(ctx context.Context, req *meridianv1.GetRequest) (*meridianv1.GetResponse, error) {
+	if err := s.lacks(req.GetKey().GetKind()); err != nil {
+		return nil, err
+	}
 	if s.Past != nil && req.GetAt() != nil {
 		return s.Past.Get(ctx, req)
 	}
@@ -344,6 +361,9 @@ func (s *Server) Rollback(ctx context.Context, req *meridianv1.RollbackRequest) 
 
 // List sends the stored resources, one a message, PageSize a page where that is set.
 func (s *Server) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingServer[meridianv1.ListResponse]) error {
+	if err := s.lacks(req.GetKinds()...); err != nil {
+		return err
+	}
 	if s.Past != nil {
 		return s.Past.List(req, stream)
 	}
@@ -379,6 +399,9 @@ func (s *Server) List(req *meridianv1.ListRequest, stream grpc.ServerStreamingSe
 
 // Watch sends what is in the feed and ends, as a server that restarts would.
 func (s *Server) Watch(req *meridianv1.WatchRequest, stream grpc.ServerStreamingServer[meridianv1.WatchResponse]) error {
+	if err := s.lacks(req.GetKinds()...); err != nil {
+		return err
+	}
 	s.Mu.Lock()
 	feed := slices.Clone(s.Feed)
 	s.Mu.Unlock()
