@@ -176,11 +176,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		return err
 	}
 	defer c.Close()
-	var caused []findingView
-	if !request.GetDryRun() {
-		if caused, err = a.askBeforeLoss(ctx, c, &proposal{written: resources, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
-			return err
-		}
+	caused, err := a.askBeforeLoss(ctx, c, &proposal{written: resources, force: o.force, conditions: conditions}, o.yes, o.files.stdin() || request.GetDryRun())
+	if err != nil {
+		return err
 	}
 	return a.sendApply(ctx, c, request, o, caused)
 }

@@ -78,11 +78,9 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 		return err
 	}
 	defer c.Close()
-	var caused []findingView
-	if !request.DryRun {
-		if caused, err = a.askBeforeLoss(ctx, c, &proposal{deleted: keys, force: o.force, conditions: conditions}, o.yes, o.files.stdin()); err != nil {
-			return err
-		}
+	caused, err := a.askBeforeLoss(ctx, c, &proposal{deleted: keys, force: o.force, conditions: conditions}, o.yes, o.files.stdin() || request.GetDryRun())
+	if err != nil {
+		return err
 	}
 	response, err := client.Ask(ctx, c, (*client.Client).DeleteBatch, request)
 	if err != nil {

@@ -25,7 +25,7 @@ const editPrefix = "# meridian: "
 
 func newEditCommand(a *app) *cobra.Command {
 	var mesh *meshFlag
-	var force, skipTests bool
+	var o applyOptions
 	cmd := &cobra.Command{
 		Use:   "edit KIND NAME | KIND/NAME",
 		Short: "Edit a stored resource in an editor and apply it",
@@ -33,7 +33,9 @@ func newEditCommand(a *app) *cobra.Command {
 and apply what is saved. A document that is invalid is opened again with its
 problems. If the resource was changed meanwhile, or deleted and created anew,
 nothing is written and the exit code is 3. Whatever cannot be applied stays in the
-file, whose name is printed.`,
+file, whose name is printed.
+
+What takes access away is shown first, and on a terminal asked about; --yes answers.`,
 		Example: "  meridian edit traffic-permission allow-web\n  EDITOR='code --wait' meridian edit Timeout/web -m demo",
 		Args: func(cmd *cobra.Command, args []string) error {
 			return exactly("KIND", "NAME")(cmd, splitSlash(args))
@@ -41,8 +43,10 @@ file, whose name is printed.`,
 		ValidArgsFunction: completeKinds(nil),
 	}
 	mesh = bindMesh(cmd)
-	bindForce(cmd, &force)
-	bindSkipTests(cmd, &skipTests)
+	bindForce(cmd, &o.force)
+	bindSkipTests(cmd, &o.skipTests)
+	bindYes(cmd, &o.yes)
+	o.output = &print.FormatFlag{Value: print.FormatTable}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		args = splitSlash(args)
 		kind, err := lookupKind(args[0])
@@ -52,12 +56,12 @@ file, whose name is printed.`,
 		if err := mesh.check(); err != nil {
 			return err
 		}
-		return a.edit(cmd.Context(), kind, mesh.name, args[1], force, skipTests)
+		return a.edit(cmd.Context(), kind, mesh.name, args[1], &o)
 	}
 	return cmd
 }
 
-func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name string, force, skipTests bool) (err error) {
+func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name string, o *applyOptions) (err error) {
 	stored, err := a.fetch(ctx, kind, mesh, name, meridianv1.Consistency_CONSISTENCY_LINEARIZABLE)
 	if err != nil {
 		return err
@@ -78,7 +82,7 @@ func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name st
 		return err
 	}
 	request := &meridianv1.ApplyRequest{
-		Resources: []*meridianv1.Resource{client.Encode(document.Resource)}, RequestId: rand.Text(), Force: force, SkipTests: skipTests,
+		Resources: []*meridianv1.Resource{client.Encode(document.Resource)}, RequestId: rand.Text(), Force: o.force, SkipTests: o.skipTests,
 		IfVersions: asStored(stored),
 	}
 	c, err := a.connect()
@@ -86,7 +90,11 @@ func (a *app) edit(ctx context.Context, kind *resource.Descriptor, mesh, name st
 		return err
 	}
 	defer c.Close()
-	return a.sendApply(ctx, c, request, &applyOptions{output: &print.FormatFlag{Value: print.FormatTable}}, nil)
+	caused, err := a.askBeforeLoss(ctx, c, &proposal{written: []*resource.Resource{document.Resource}, force: o.force, conditions: request.GetIfVersions()}, o.yes, false)
+	if err != nil {
+		return err
+	}
+	return a.sendApply(ctx, c, request, o, caused)
 }
 
 // editUntilValid opens the editor until the file has a valid document. It is nil

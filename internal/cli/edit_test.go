@@ -122,3 +122,27 @@ func testEditOfWhatChanged(t *testing.T, change func(*meridianv1.Resource)) {
 	require.Equal(t, exit.Conflict, out.code, out.stderr)
 	require.Contains(t, kept(t, out.stderr), "service: api")
 }
+
+// TestEditShowsLoss: what an edit takes away is asked about, and kept where the answer is
+// not yes.
+func TestEditShowsLoss(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	h := newHarness(t)
+	h.ok("apply", "-f", h.write("p.yaml", webToBackend))
+	h.editor(`sed -i 's/service: web/service: api/' "$1"`)
+	h.server.Plan = []byte(`{"connections":[{"mesh":"default","from":["a"],"to":["b"],"before":true,"after":false,"by":["deny"],"zone":"east","count":2}]}`)
+	const loss = "Takes away: a → b: allowed → denied by deny, 2 connections in zone east\n"
+	answers := h.terminalOf()
+	answers("no")
+	out := h.run("edit", "tp", "web-to-backend")
+	require.Equal(t, exit.No, out.code, out.stderr)
+	require.Contains(t, out.stderr, loss+"Type yes to continue: ")
+	require.Contains(t, kept(t, out.stderr), "service: api")
+	for _, m := range h.server.Stored {
+		require.EqualValues(t, 1, m.GetVersion(), "nothing was written")
+	}
+	out = h.run("edit", "tp", "web-to-backend", "--yes")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, loss)
+	require.NotContains(t, out.stderr, "Type yes")
+}

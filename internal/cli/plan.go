@@ -422,7 +422,8 @@ func (a *app) asks(inputTaken bool) bool { return !inputTaken && print.IsTermina
 
 // askBeforeLoss is confirmLoss of a change that is not planned yet. Where no plan can be
 // had, it says so; it asks about what may be the largest change of all, one whose plan
-// takes too long or is too large. Without a terminal the change continues. It returns
+// takes too long or is too large. Without a terminal, or where nothing is to be asked
+// since the input is taken or the change is a dry run, it continues. It returns
 // what an analysis would find once the change is made, and does not find now.
 func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *proposal, yes, inputTaken bool) ([]findingView, error) {
 	if !change.concerns() {

@@ -380,8 +380,12 @@ func TestLossIsAskedAbout(t *testing.T) {
 		require.Empty(t, h.server.Stored)
 		require.Equal(t, resource.Revision(103), log.Revision())
 	}
-	out := h.run("rollback", "--to", "102", "--dry-run")
-	require.Equal(t, exit.OK, out.code, "nothing is taken away: %s", out.stderr)
+	for _, args := range [][]string{apply, rollback} {
+		out := h.run(append(args, "--dry-run")...)
+		require.Equal(t, exit.OK, out.code, "nothing is taken away: %s", out.stderr)
+		require.Contains(t, out.stderr, "Takes away: a → b: allowed → denied by deny, 2 connections in zone east\n")
+		require.NotContains(t, out.stderr, "Type yes")
+	}
 	for _, args := range [][]string{apply, rollback} {
 		answers("yes")
 		out := h.run(args...)
@@ -390,7 +394,7 @@ func TestLossIsAskedAbout(t *testing.T) {
 	}
 	require.Len(t, h.server.Stored, 1)
 	require.Equal(t, resource.Revision(104), log.Revision())
-	out = h.run("rollback", "--to", "103", "--yes")
+	out := h.run("rollback", "--to", "103", "--yes")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	require.Contains(t, out.stderr, "Takes away: ")
 	require.NotContains(t, out.stderr, "Type yes")

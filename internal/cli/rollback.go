@@ -144,11 +144,9 @@ func (a *app) rollback(ctx context.Context, args []string, o *rollbackOptions) e
 		return err
 	}
 	defer c.Close()
-	var caused []findingView
-	if !o.dryRun {
-		if caused, err = a.askBeforeLoss(ctx, c, &proposal{rollback: request, force: o.force}, o.yes, false); err != nil {
-			return err
-		}
+	caused, err := a.askBeforeLoss(ctx, c, &proposal{rollback: request, force: o.force}, o.yes, o.dryRun)
+	if err != nil {
+		return err
 	}
 	return a.sendRollback(ctx, c, request, o.output.Value, caused)
 }
