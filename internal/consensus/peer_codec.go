@@ -52,6 +52,10 @@ func refusalToPeer(err error) (*peerv1.Refusal, error) {
 		missing  *store.MeshMissingError
 		notEmpty *store.MeshNotEmptyError
 		invalid  *store.InvalidOpError
+		changed  *store.ChangedError
+		part     *store.PartChangedError
+		held     *store.HeldError
+		rollouts *store.RolloutsError
 	)
 	switch {
 	case errors.As(err, &conflict):
@@ -73,6 +77,16 @@ func refusalToPeer(err error) (*peerv1.Refusal, error) {
 		return &peerv1.Refusal{Reason: &peerv1.Refusal_InvalidOp{InvalidOp: &peerv1.InvalidOp{
 			Key: peerKey(invalid.Key), Reason: invalid.Reason,
 		}}}, nil
+	case errors.As(err, &changed):
+		return &peerv1.Refusal{Reason: &peerv1.Refusal_Changed{Changed: &peerv1.Changed{
+			Decided: uint64(changed.Decided), Current: uint64(changed.Current),
+		}}}, nil
+	case errors.As(err, &part):
+		return &peerv1.Refusal{Reason: &peerv1.Refusal_PartChanged{PartChanged: &peerv1.PartChanged{Mesh: string(part.Mesh)}}}, nil
+	case errors.As(err, &held):
+		return &peerv1.Refusal{Reason: &peerv1.Refusal_Held{Held: &peerv1.Held{Key: peerKey(held.Key), Rollout: held.Rollout}}}, nil
+	case errors.As(err, &rollouts):
+		return &peerv1.Refusal{Reason: &peerv1.Refusal_TooManyRollouts{TooManyRollouts: &peerv1.TooManyRollouts{}}}, nil
 	}
 	return nil, fmt.Errorf("encode a refusal for another server: %w", err)
 }
@@ -112,6 +126,14 @@ func refusalFromPeer(refusal *peerv1.Refusal) error {
 		}
 	case *peerv1.Refusal_InvalidOp:
 		return &store.InvalidOpError{Key: keyOfPeer(r.InvalidOp.GetKey()), Reason: r.InvalidOp.GetReason()}
+	case *peerv1.Refusal_Changed:
+		return &store.ChangedError{Decided: resource.Revision(r.Changed.GetDecided()), Current: resource.Revision(r.Changed.GetCurrent())}
+	case *peerv1.Refusal_PartChanged:
+		return &store.PartChangedError{Mesh: resource.MeshName(r.PartChanged.GetMesh())}
+	case *peerv1.Refusal_Held:
+		return &store.HeldError{Key: keyOfPeer(r.Held.GetKey()), Rollout: r.Held.GetRollout()}
+	case *peerv1.Refusal_TooManyRollouts:
+		return &store.RolloutsError{}
 	}
 	return errors.New("the leader refused the batch for a reason that this release does not know")
 }

@@ -291,6 +291,10 @@ type Refusal struct {
 	//	*Refusal_MeshMissing
 	//	*Refusal_MeshNotEmpty
 	//	*Refusal_InvalidOp
+	//	*Refusal_Changed
+	//	*Refusal_PartChanged
+	//	*Refusal_Held
+	//	*Refusal_TooManyRollouts
 	Reason        isRefusal_Reason `protobuf_oneof:"reason"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -378,6 +382,42 @@ func (x *Refusal) GetInvalidOp() *InvalidOp {
 	return nil
 }
 
+func (x *Refusal) GetChanged() *Changed {
+	if x != nil {
+		if x, ok := x.Reason.(*Refusal_Changed); ok {
+			return x.Changed
+		}
+	}
+	return nil
+}
+
+func (x *Refusal) GetPartChanged() *PartChanged {
+	if x != nil {
+		if x, ok := x.Reason.(*Refusal_PartChanged); ok {
+			return x.PartChanged
+		}
+	}
+	return nil
+}
+
+func (x *Refusal) GetHeld() *Held {
+	if x != nil {
+		if x, ok := x.Reason.(*Refusal_Held); ok {
+			return x.Held
+		}
+	}
+	return nil
+}
+
+func (x *Refusal) GetTooManyRollouts() *TooManyRollouts {
+	if x != nil {
+		if x, ok := x.Reason.(*Refusal_TooManyRollouts); ok {
+			return x.TooManyRollouts
+		}
+	}
+	return nil
+}
+
 type isRefusal_Reason interface {
 	isRefusal_Reason()
 }
@@ -402,6 +442,22 @@ type Refusal_InvalidOp struct {
 	InvalidOp *InvalidOp `protobuf:"bytes,5,opt,name=invalid_op,json=invalidOp,proto3,oneof"`
 }
 
+type Refusal_Changed struct {
+	Changed *Changed `protobuf:"bytes,6,opt,name=changed,proto3,oneof"`
+}
+
+type Refusal_PartChanged struct {
+	PartChanged *PartChanged `protobuf:"bytes,7,opt,name=part_changed,json=partChanged,proto3,oneof"`
+}
+
+type Refusal_Held struct {
+	Held *Held `protobuf:"bytes,8,opt,name=held,proto3,oneof"`
+}
+
+type Refusal_TooManyRollouts struct {
+	TooManyRollouts *TooManyRollouts `protobuf:"bytes,9,opt,name=too_many_rollouts,json=tooManyRollouts,proto3,oneof"`
+}
+
 func (*Refusal_Conflict) isRefusal_Reason() {}
 
 func (*Refusal_AccessChanged) isRefusal_Reason() {}
@@ -411,6 +467,14 @@ func (*Refusal_MeshMissing) isRefusal_Reason() {}
 func (*Refusal_MeshNotEmpty) isRefusal_Reason() {}
 
 func (*Refusal_InvalidOp) isRefusal_Reason() {}
+
+func (*Refusal_Changed) isRefusal_Reason() {}
+
+func (*Refusal_PartChanged) isRefusal_Reason() {}
+
+func (*Refusal_Held) isRefusal_Reason() {}
+
+func (*Refusal_TooManyRollouts) isRefusal_Reason() {}
 
 type Conflict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -696,6 +760,190 @@ func (x *InvalidOp) GetReason() string {
 	return ""
 }
 
+type Changed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Decided       uint64                 `protobuf:"varint,1,opt,name=decided,proto3" json:"decided,omitempty"`
+	Current       uint64                 `protobuf:"varint,2,opt,name=current,proto3" json:"current,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Changed) Reset() {
+	*x = Changed{}
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Changed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Changed) ProtoMessage() {}
+
+func (x *Changed) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Changed.ProtoReflect.Descriptor instead.
+func (*Changed) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Changed) GetDecided() uint64 {
+	if x != nil {
+		return x.Decided
+	}
+	return 0
+}
+
+func (x *Changed) GetCurrent() uint64 {
+	if x != nil {
+		return x.Current
+	}
+	return 0
+}
+
+type PartChanged struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mesh          string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartChanged) Reset() {
+	*x = PartChanged{}
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartChanged) ProtoMessage() {}
+
+func (x *PartChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartChanged.ProtoReflect.Descriptor instead.
+func (*PartChanged) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PartChanged) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+type Held struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Rollout       string                 `protobuf:"bytes,2,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Held) Reset() {
+	*x = Held{}
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Held) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Held) ProtoMessage() {}
+
+func (x *Held) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Held.ProtoReflect.Descriptor instead.
+func (*Held) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Held) GetKey() *Key {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Held) GetRollout() string {
+	if x != nil {
+		return x.Rollout
+	}
+	return ""
+}
+
+type TooManyRollouts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TooManyRollouts) Reset() {
+	*x = TooManyRollouts{}
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TooManyRollouts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TooManyRollouts) ProtoMessage() {}
+
+func (x *TooManyRollouts) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TooManyRollouts.ProtoReflect.Descriptor instead.
+func (*TooManyRollouts) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+}
+
 type ReadIndexRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -704,7 +952,7 @@ type ReadIndexRequest struct {
 
 func (x *ReadIndexRequest) Reset() {
 	*x = ReadIndexRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -716,7 +964,7 @@ func (x *ReadIndexRequest) String() string {
 func (*ReadIndexRequest) ProtoMessage() {}
 
 func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -729,7 +977,7 @@ func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexRequest.ProtoReflect.Descriptor instead.
 func (*ReadIndexRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 type ReadIndexResponse struct {
@@ -742,7 +990,7 @@ type ReadIndexResponse struct {
 
 func (x *ReadIndexResponse) Reset() {
 	*x = ReadIndexResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +1002,7 @@ func (x *ReadIndexResponse) String() string {
 func (*ReadIndexResponse) ProtoMessage() {}
 
 func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +1015,7 @@ func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexResponse.ProtoReflect.Descriptor instead.
 func (*ReadIndexResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadIndexResponse) GetRevision() uint64 {
@@ -792,7 +1040,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +1052,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +1065,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 type StatusResponse struct {
@@ -863,7 +1111,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +1123,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +1136,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -1042,7 +1290,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1302,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1315,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MemberAddress) GetName() string {
@@ -1117,7 +1365,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1377,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1390,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AddMemberRequest) GetName() string {
@@ -1218,7 +1466,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1478,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1491,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AddMemberResponse) GetClusterId() string {
@@ -1271,7 +1519,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1531,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1544,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -1321,7 +1569,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1333,7 +1581,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1346,7 +1594,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 type TransferLeadershipRequest struct {
@@ -1359,7 +1607,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1619,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1632,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -1403,7 +1651,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1415,7 +1663,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1428,7 +1676,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -1453,7 +1701,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1713,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1726,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RestoreRequest) GetData() []byte {
@@ -1524,7 +1772,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +1784,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +1797,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestoreResponse) GetRevision() uint64 {
@@ -1623,7 +1871,7 @@ type AuthoritiesRequest struct {
 
 func (x *AuthoritiesRequest) Reset() {
 	*x = AuthoritiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1883,7 @@ func (x *AuthoritiesRequest) String() string {
 func (*AuthoritiesRequest) ProtoMessage() {}
 
 func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1896,7 @@ func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*AuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 type AuthoritiesResponse struct {
@@ -1663,7 +1911,7 @@ type AuthoritiesResponse struct {
 
 func (x *AuthoritiesResponse) Reset() {
 	*x = AuthoritiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1923,7 @@ func (x *AuthoritiesResponse) String() string {
 func (*AuthoritiesResponse) ProtoMessage() {}
 
 func (x *AuthoritiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1936,7 @@ func (x *AuthoritiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesResponse.ProtoReflect.Descriptor instead.
 func (*AuthoritiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AuthoritiesResponse) GetTrusted() string {
@@ -1721,7 +1969,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1981,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1994,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListAuditRequest) GetRequest() *v1.ListAuditRequest {
@@ -1784,7 +2032,7 @@ type AuditPlace struct {
 
 func (x *AuditPlace) Reset() {
 	*x = AuditPlace{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +2044,7 @@ func (x *AuditPlace) String() string {
 func (*AuditPlace) ProtoMessage() {}
 
 func (x *AuditPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +2057,7 @@ func (x *AuditPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditPlace.ProtoReflect.Descriptor instead.
 func (*AuditPlace) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AuditPlace) GetUnixNanos() int64 {
@@ -1853,7 +2101,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2113,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2126,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListAuditResponse) GetLines() [][]byte {
@@ -1906,7 +2154,7 @@ type ZonesRequest struct {
 
 func (x *ZonesRequest) Reset() {
 	*x = ZonesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2166,7 @@ func (x *ZonesRequest) String() string {
 func (*ZonesRequest) ProtoMessage() {}
 
 func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2179,7 @@ func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesRequest.ProtoReflect.Descriptor instead.
 func (*ZonesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ZonesRequest) GetPage() *Page {
@@ -1964,7 +2212,7 @@ type Page struct {
 
 func (x *Page) Reset() {
 	*x = Page{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2224,7 @@ func (x *Page) String() string {
 func (*Page) ProtoMessage() {}
 
 func (x *Page) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2237,7 @@ func (x *Page) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Page.ProtoReflect.Descriptor instead.
 func (*Page) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Page) GetBytes() uint64 {
@@ -2022,7 +2270,7 @@ type ZonesResponse struct {
 
 func (x *ZonesResponse) Reset() {
 	*x = ZonesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2282,7 @@ func (x *ZonesResponse) String() string {
 func (*ZonesResponse) ProtoMessage() {}
 
 func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2295,7 @@ func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesResponse.ProtoReflect.Descriptor instead.
 func (*ZonesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ZonesResponse) GetReport() *ZoneReport {
@@ -2083,7 +2331,7 @@ type ZoneReport struct {
 
 func (x *ZoneReport) Reset() {
 	*x = ZoneReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2343,7 @@ func (x *ZoneReport) String() string {
 func (*ZoneReport) ProtoMessage() {}
 
 func (x *ZoneReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2356,7 @@ func (x *ZoneReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneReport.ProtoReflect.Descriptor instead.
 func (*ZoneReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ZoneReport) GetServer() string {
@@ -2208,7 +2456,7 @@ type ZoneInstance struct {
 
 func (x *ZoneInstance) Reset() {
 	*x = ZoneInstance{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2468,7 @@ func (x *ZoneInstance) String() string {
 func (*ZoneInstance) ProtoMessage() {}
 
 func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2481,7 @@ func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneInstance.ProtoReflect.Descriptor instead.
 func (*ZoneInstance) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ZoneInstance) GetZone() string {
@@ -2368,7 +2616,7 @@ type AskRequest struct {
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2628,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2641,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AskRequest) GetZone() string {
@@ -2435,7 +2683,7 @@ type AskResponse struct {
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2447,7 +2695,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2460,7 +2708,7 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AskResponse) GetAnswer() []byte {
@@ -2518,7 +2766,7 @@ type WaitAppliedRequest struct {
 
 func (x *WaitAppliedRequest) Reset() {
 	*x = WaitAppliedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2778,7 @@ func (x *WaitAppliedRequest) String() string {
 func (*WaitAppliedRequest) ProtoMessage() {}
 
 func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2791,7 @@ func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAppliedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WaitAppliedRequest) GetRevision() uint64 {
@@ -2576,7 +2824,7 @@ type WaitAppliedResponse struct {
 
 func (x *WaitAppliedResponse) Reset() {
 	*x = WaitAppliedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2836,7 @@ func (x *WaitAppliedResponse) String() string {
 func (*WaitAppliedResponse) ProtoMessage() {}
 
 func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2849,7 @@ func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAppliedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WaitAppliedResponse) GetReport() *ZoneReport {
@@ -2632,14 +2880,18 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bOpResult\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\x03key\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\rR\aoutcome\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\"\xe1\x02\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"\xdb\x04\n" +
 	"\aRefusal\x128\n" +
 	"\bconflict\x18\x01 \x01(\v2\x1a.meridian.peer.v1.ConflictH\x00R\bconflict\x12H\n" +
 	"\x0eaccess_changed\x18\x02 \x01(\v2\x1f.meridian.peer.v1.AccessChangedH\x00R\raccessChanged\x12B\n" +
 	"\fmesh_missing\x18\x03 \x01(\v2\x1d.meridian.peer.v1.MeshMissingH\x00R\vmeshMissing\x12F\n" +
 	"\x0emesh_not_empty\x18\x04 \x01(\v2\x1e.meridian.peer.v1.MeshNotEmptyH\x00R\fmeshNotEmpty\x12<\n" +
 	"\n" +
-	"invalid_op\x18\x05 \x01(\v2\x1b.meridian.peer.v1.InvalidOpH\x00R\tinvalidOpB\b\n" +
+	"invalid_op\x18\x05 \x01(\v2\x1b.meridian.peer.v1.InvalidOpH\x00R\tinvalidOp\x125\n" +
+	"\achanged\x18\x06 \x01(\v2\x19.meridian.peer.v1.ChangedH\x00R\achanged\x12B\n" +
+	"\fpart_changed\x18\a \x01(\v2\x1d.meridian.peer.v1.PartChangedH\x00R\vpartChanged\x12,\n" +
+	"\x04held\x18\b \x01(\v2\x16.meridian.peer.v1.HeldH\x00R\x04held\x12O\n" +
+	"\x11too_many_rollouts\x18\t \x01(\v2!.meridian.peer.v1.TooManyRolloutsH\x00R\x0ftooManyRolloutsB\b\n" +
 	"\x06reason\"\xa5\x01\n" +
 	"\bConflict\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\x03key\x12\x12\n" +
@@ -2658,7 +2910,16 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\"L\n" +
 	"\tInvalidOp\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\x03key\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x12\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"=\n" +
+	"\aChanged\x12\x18\n" +
+	"\adecided\x18\x01 \x01(\x04R\adecided\x12\x18\n" +
+	"\acurrent\x18\x02 \x01(\x04R\acurrent\"!\n" +
+	"\vPartChanged\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\"I\n" +
+	"\x04Held\x12'\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\x03key\x12\x18\n" +
+	"\arollout\x18\x02 \x01(\tR\arollout\"\x11\n" +
+	"\x0fTooManyRollouts\"\x12\n" +
 	"\x10ReadIndexRequest\"C\n" +
 	"\x11ReadIndexResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
@@ -2842,7 +3103,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -2854,36 +3115,40 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*MeshMissing)(nil),                // 7: meridian.peer.v1.MeshMissing
 	(*MeshNotEmpty)(nil),               // 8: meridian.peer.v1.MeshNotEmpty
 	(*InvalidOp)(nil),                  // 9: meridian.peer.v1.InvalidOp
-	(*ReadIndexRequest)(nil),           // 10: meridian.peer.v1.ReadIndexRequest
-	(*ReadIndexResponse)(nil),          // 11: meridian.peer.v1.ReadIndexResponse
-	(*StatusRequest)(nil),              // 12: meridian.peer.v1.StatusRequest
-	(*StatusResponse)(nil),             // 13: meridian.peer.v1.StatusResponse
-	(*MemberAddress)(nil),              // 14: meridian.peer.v1.MemberAddress
-	(*AddMemberRequest)(nil),           // 15: meridian.peer.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),          // 16: meridian.peer.v1.AddMemberResponse
-	(*RemoveMemberRequest)(nil),        // 17: meridian.peer.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 18: meridian.peer.v1.RemoveMemberResponse
-	(*TransferLeadershipRequest)(nil),  // 19: meridian.peer.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 20: meridian.peer.v1.TransferLeadershipResponse
-	(*RestoreRequest)(nil),             // 21: meridian.peer.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 22: meridian.peer.v1.RestoreResponse
-	(*AuthoritiesRequest)(nil),         // 23: meridian.peer.v1.AuthoritiesRequest
-	(*AuthoritiesResponse)(nil),        // 24: meridian.peer.v1.AuthoritiesResponse
-	(*ListAuditRequest)(nil),           // 25: meridian.peer.v1.ListAuditRequest
-	(*AuditPlace)(nil),                 // 26: meridian.peer.v1.AuditPlace
-	(*ListAuditResponse)(nil),          // 27: meridian.peer.v1.ListAuditResponse
-	(*ZonesRequest)(nil),               // 28: meridian.peer.v1.ZonesRequest
-	(*Page)(nil),                       // 29: meridian.peer.v1.Page
-	(*ZonesResponse)(nil),              // 30: meridian.peer.v1.ZonesResponse
-	(*ZoneReport)(nil),                 // 31: meridian.peer.v1.ZoneReport
-	(*ZoneInstance)(nil),               // 32: meridian.peer.v1.ZoneInstance
-	(*AskRequest)(nil),                 // 33: meridian.peer.v1.AskRequest
-	(*AskResponse)(nil),                // 34: meridian.peer.v1.AskResponse
-	(*WaitAppliedRequest)(nil),         // 35: meridian.peer.v1.WaitAppliedRequest
-	(*WaitAppliedResponse)(nil),        // 36: meridian.peer.v1.WaitAppliedResponse
-	(*v1.ListAuditRequest)(nil),        // 37: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 38: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 39: meridian.v1.Quarantined
+	(*Changed)(nil),                    // 10: meridian.peer.v1.Changed
+	(*PartChanged)(nil),                // 11: meridian.peer.v1.PartChanged
+	(*Held)(nil),                       // 12: meridian.peer.v1.Held
+	(*TooManyRollouts)(nil),            // 13: meridian.peer.v1.TooManyRollouts
+	(*ReadIndexRequest)(nil),           // 14: meridian.peer.v1.ReadIndexRequest
+	(*ReadIndexResponse)(nil),          // 15: meridian.peer.v1.ReadIndexResponse
+	(*StatusRequest)(nil),              // 16: meridian.peer.v1.StatusRequest
+	(*StatusResponse)(nil),             // 17: meridian.peer.v1.StatusResponse
+	(*MemberAddress)(nil),              // 18: meridian.peer.v1.MemberAddress
+	(*AddMemberRequest)(nil),           // 19: meridian.peer.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),          // 20: meridian.peer.v1.AddMemberResponse
+	(*RemoveMemberRequest)(nil),        // 21: meridian.peer.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 22: meridian.peer.v1.RemoveMemberResponse
+	(*TransferLeadershipRequest)(nil),  // 23: meridian.peer.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 24: meridian.peer.v1.TransferLeadershipResponse
+	(*RestoreRequest)(nil),             // 25: meridian.peer.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 26: meridian.peer.v1.RestoreResponse
+	(*AuthoritiesRequest)(nil),         // 27: meridian.peer.v1.AuthoritiesRequest
+	(*AuthoritiesResponse)(nil),        // 28: meridian.peer.v1.AuthoritiesResponse
+	(*ListAuditRequest)(nil),           // 29: meridian.peer.v1.ListAuditRequest
+	(*AuditPlace)(nil),                 // 30: meridian.peer.v1.AuditPlace
+	(*ListAuditResponse)(nil),          // 31: meridian.peer.v1.ListAuditResponse
+	(*ZonesRequest)(nil),               // 32: meridian.peer.v1.ZonesRequest
+	(*Page)(nil),                       // 33: meridian.peer.v1.Page
+	(*ZonesResponse)(nil),              // 34: meridian.peer.v1.ZonesResponse
+	(*ZoneReport)(nil),                 // 35: meridian.peer.v1.ZoneReport
+	(*ZoneInstance)(nil),               // 36: meridian.peer.v1.ZoneInstance
+	(*AskRequest)(nil),                 // 37: meridian.peer.v1.AskRequest
+	(*AskResponse)(nil),                // 38: meridian.peer.v1.AskResponse
+	(*WaitAppliedRequest)(nil),         // 39: meridian.peer.v1.WaitAppliedRequest
+	(*WaitAppliedResponse)(nil),        // 40: meridian.peer.v1.WaitAppliedResponse
+	(*v1.ListAuditRequest)(nil),        // 41: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 42: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 43: meridian.v1.Quarantined
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -2894,51 +3159,56 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	7,  // 5: meridian.peer.v1.Refusal.mesh_missing:type_name -> meridian.peer.v1.MeshMissing
 	8,  // 6: meridian.peer.v1.Refusal.mesh_not_empty:type_name -> meridian.peer.v1.MeshNotEmpty
 	9,  // 7: meridian.peer.v1.Refusal.invalid_op:type_name -> meridian.peer.v1.InvalidOp
-	2,  // 8: meridian.peer.v1.Conflict.key:type_name -> meridian.peer.v1.Key
-	2,  // 9: meridian.peer.v1.MeshMissing.key:type_name -> meridian.peer.v1.Key
-	2,  // 10: meridian.peer.v1.MeshNotEmpty.example:type_name -> meridian.peer.v1.Key
-	2,  // 11: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
-	14, // 12: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	14, // 13: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	37, // 14: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
-	26, // 15: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
-	29, // 16: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
-	31, // 17: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	38, // 18: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
-	32, // 19: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	38, // 20: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	39, // 21: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
-	29, // 22: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
-	31, // 23: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	0,  // 24: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	10, // 25: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	12, // 26: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	15, // 27: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	17, // 28: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	19, // 29: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	21, // 30: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	28, // 31: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	33, // 32: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	35, // 33: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	23, // 34: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	25, // 35: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	1,  // 36: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	11, // 37: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	13, // 38: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	16, // 39: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	18, // 40: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	20, // 41: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	22, // 42: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	30, // 43: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	34, // 44: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	36, // 45: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	24, // 46: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	27, // 47: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	36, // [36:48] is the sub-list for method output_type
-	24, // [24:36] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	10, // 8: meridian.peer.v1.Refusal.changed:type_name -> meridian.peer.v1.Changed
+	11, // 9: meridian.peer.v1.Refusal.part_changed:type_name -> meridian.peer.v1.PartChanged
+	12, // 10: meridian.peer.v1.Refusal.held:type_name -> meridian.peer.v1.Held
+	13, // 11: meridian.peer.v1.Refusal.too_many_rollouts:type_name -> meridian.peer.v1.TooManyRollouts
+	2,  // 12: meridian.peer.v1.Conflict.key:type_name -> meridian.peer.v1.Key
+	2,  // 13: meridian.peer.v1.MeshMissing.key:type_name -> meridian.peer.v1.Key
+	2,  // 14: meridian.peer.v1.MeshNotEmpty.example:type_name -> meridian.peer.v1.Key
+	2,  // 15: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
+	2,  // 16: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
+	18, // 17: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
+	18, // 18: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
+	41, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	30, // 20: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
+	33, // 21: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
+	35, // 22: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	42, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	36, // 24: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
+	42, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	43, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	33, // 27: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
+	35, // 28: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	0,  // 29: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	14, // 30: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	16, // 31: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	19, // 32: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	21, // 33: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	23, // 34: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	25, // 35: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	32, // 36: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	37, // 37: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	39, // 38: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	27, // 39: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	29, // 40: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	1,  // 41: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	15, // 42: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	17, // 43: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	20, // 44: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	22, // 45: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	24, // 46: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	26, // 47: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	34, // 48: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	38, // 49: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	40, // 50: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	28, // 51: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	31, // 52: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	41, // [41:53] is the sub-list for method output_type
+	29, // [29:41] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2952,6 +3222,10 @@ func file_peer_v1_peer_proto_init() {
 		(*Refusal_MeshMissing)(nil),
 		(*Refusal_MeshNotEmpty)(nil),
 		(*Refusal_InvalidOp)(nil),
+		(*Refusal_Changed)(nil),
+		(*Refusal_PartChanged)(nil),
+		(*Refusal_Held)(nil),
+		(*Refusal_TooManyRollouts)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2959,7 +3233,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
