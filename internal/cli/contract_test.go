@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the table of flags in docs/contract.md instead of comparing with it")
+var update = flag.Bool("update", false, "write the table of flags in docs/contract.md, and the files of testdata, instead of comparing with them")
 
 const (
 	contract     = "../../docs/contract.md"

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,6 +33,27 @@ func TestEvalProxy(t *testing.T) {
 		require.Equal(t, exit.Usage, out.code, "%v", args)
 	}
 	require.Contains(t, h.run("eval", "proxy", "web-2", "-f", h.home+"/d").stderr, "not found: no dataplane web-2")
+}
+
+// What the proxies of a small mesh are sent, of callers and callees of both kinds, is as
+// in the files of testdata/proxy: a change of it shows there.
+func TestProxiesAreSentWhatTheFilesSay(t *testing.T) {
+	const dir = "testdata/proxy"
+	for _, dataplane := range []string{"web-1", "backend-1"} {
+		for _, dialect := range []string{"grpc", "envoy"} {
+			t.Run(dataplane+" "+dialect, func(t *testing.T) {
+				got := newHarness(t).ok("eval", "proxy", dataplane, "-f", filepath.Join(dir, "mesh.yaml"), "--dialect", dialect, "-o", "yaml")
+				path := filepath.Join(dir, dataplane+"-"+dialect+".golden")
+				if *update {
+					require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
+					return
+				}
+				want, err := os.ReadFile(path)
+				require.NoError(t, err)
+				require.Equal(t, string(want), got, "go test ./internal/cli -run TestProxiesAreSent -update writes it")
+			})
+		}
+	}
 }
 
 func TestExplainSaysWhatProxiesDo(t *testing.T) {
