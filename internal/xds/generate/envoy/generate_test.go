@@ -7,9 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/engines"
@@ -53,36 +50,6 @@ func generate(t require.TestingT, w policytest.World, name string) *xds.Set {
 	return set
 }
 
-// validate checks a message, and every message that is packed into it.
-func validate(t require.TestingT, m proto.Message) {
-	if v, ok := m.(interface{ ValidateAll() error }); ok {
-		require.NoError(t, v.ValidateAll())
-	}
-	var walk func(protoreflect.Message)
-	walk = func(r protoreflect.Message) {
-		if packed, ok := r.Interface().(*anypb.Any); ok {
-			inner, err := packed.UnmarshalNew()
-			require.NoError(t, err)
-			validate(t, inner)
-			return
-		}
-		r.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-			switch {
-			case f.IsMap() && f.MapValue().Message() != nil:
-				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { walk(v.Message()); return true })
-			case f.IsList() && f.Message() != nil:
-				for i := range v.List().Len() {
-					walk(v.List().Get(i).Message())
-				}
-			case f.Message() != nil && !f.IsMap():
-				walk(v.Message())
-			}
-			return true
-		})
-	}
-	walk(m.ProtoReflect())
-}
-
 // modes are the settings of mutual TLS of a mesh.
 var modes = map[string]string{
 	"none":       `{}`,
@@ -113,16 +80,7 @@ func TestResourcesAreValidAndDeterministic(t *testing.T) {
 
 func requireValid(t require.TestingT, set, again *xds.Set) {
 	require.Empty(t, set.Withheld)
-	require.Equal(t, set.Len(), again.Len())
-	for r := range set.All() {
-		require.Equal(t, r.Version, again.Get(r.Ref()).Version)
-		m, err := r.Message()
-		require.NoError(t, err)
-		validate(t, m)
-		for _, other := range r.Uses {
-			require.NotNil(t, set.Get(other), "%s refers to %s", r.Ref(), other)
-		}
-	}
+	xdstest.RequireValid(t, set, again)
 }
 
 // Where nothing can be sent protected, nothing is, and that is said.
@@ -173,7 +131,7 @@ func TestDenialsAreLogged(t *testing.T) {
 			for _, r := range made {
 				m, err := r.Message()
 				require.NoError(t, err)
-				validate(t, m)
+				xdstest.RequireRules(t, m)
 				text, err := protojson.Marshal(m)
 				require.NoError(t, err)
 				logged += strings.Count(string(text), "StdoutAccessLog\"")

@@ -15,6 +15,7 @@ import (
 	"meridian/internal/xds"
 	"meridian/internal/xds/generate/envoy"
 	"meridian/internal/xds/world"
+	"meridian/internal/xds/xdstest"
 )
 
 const builtin = `"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]}`
@@ -75,7 +76,7 @@ func TestWhereMetricsAreExposed(t *testing.T) {
 			for _, r := range set.Of(xds.Listener) {
 				if port, ok := strings.CutPrefix(r.Name, "metrics_"); ok {
 					l := listener(t, set, r.Name)
-					validate(t, l)
+					xdstest.RequireRules(t, l)
 					if l.GetFilterChains()[0].GetTransportSocket() != nil {
 						port += "+TLS"
 					}
@@ -133,7 +134,7 @@ func TestWhereMetricsAreSent(t *testing.T) {
 				}
 				m, err := r.Message()
 				require.NoError(t, err)
-				validate(t, m)
+				xdstest.RequireRules(t, m)
 				check := m.(*clusterv3.Cluster).GetHealthChecks()[0]
 				require.Equal(t, check.GetInterval().AsDuration(), check.GetNoTrafficInterval().AsDuration())
 				var settings xds.MetricsSettings

@@ -14,7 +14,6 @@ import (
 	xdsclient "google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"pgregory.net/rapid"
 
 	"meridian/internal/policy"
@@ -323,26 +322,6 @@ func TestNothingIsSentUnprotected(t *testing.T) {
 	require.Contains(t, set.Withheld, "mutual TLS")
 }
 
-// validate runs the validation of a message and of every message packed into it.
-func validate(t require.TestingT, m proto.Message) {
-	if v, ok := m.(interface{ ValidateAll() error }); ok {
-		require.NoError(t, v.ValidateAll(), "%s", protojson.Format(m))
-	}
-	if l, ok := m.(*listenerv3.Listener); ok {
-		packed := []*anypb.Any{l.GetApiListener().GetApiListener()}
-		for _, f := range l.GetDefaultFilterChain().GetFilters() {
-			packed = append(packed, f.GetTypedConfig())
-		}
-		for _, p := range packed {
-			if p != nil {
-				inner, err := p.UnmarshalNew()
-				require.NoError(t, err)
-				validate(t, inner)
-			}
-		}
-	}
-}
-
 // drawn puts random policies between web and backend.
 func drawn(t *rapid.T, w policytest.World) {
 	pick := func(label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
@@ -409,13 +388,7 @@ func TestAClientTakesWhateverPoliciesSay(t *testing.T) {
 		w := mesh(t)
 		drawn(t, w)
 		set := generate(t, w, "web-1")
-		again := generate(t, w, "web-1")
-		for r := range set.All() {
-			require.Equal(t, r.Version, again.Get(r.Ref()).Version)
-			m, err := r.Message()
-			require.NoError(t, err)
-			validate(t, m)
-		}
+		xdstest.RequireValid(t, set, generate(t, w, "web-1"))
 		server.Set(set)
 		require.Empty(t, server.Settle())
 	})
