@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meridian/internal/resource"
@@ -150,6 +151,31 @@ func TestUnansweredResponsesMakeWay(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, time.Since(begun), "what is answered gives its space back")
 	})
+}
+
+// A client that reads nothing is sent one response, however often its resources change,
+// and delays no other; when it reads again, it has the newest ones next.
+func TestAClientThatReadsNothingDelaysNoOther(t *testing.T) {
+	z := limited(t, 64<<20, 64<<20)
+	large := func(version int) {
+		r, err := xds.New(&clusterv3.Cluster{Name: "c", ConnectTimeout: durationpb.New(time.Duration(version) * time.Second), AltStatName: strings.Repeat("x", 1<<20)}) // more than fits into its window
+		require.NoError(t, err)
+		set, err := xds.NewSet(resource.Revision(version), r)
+		require.NoError(t, err)
+		z.change(web("web-1"), set)
+	}
+	large(2)
+	silent, reader := z.connect(gRPCNode), z.connect(gRPCNode)
+	require.Equal(t, 2*time.Second, next(t, reader))
+	const last = 20
+	for version := 3; version <= last; version++ {
+		large(version)
+		require.Equal(t, time.Duration(version)*time.Second, next(t, reader))
+	}
+	first := next(t, silent)
+	if first != last*time.Second { // it was served after the changes otherwise
+		require.Equal(t, last*time.Second, next(t, silent))
+	}
 }
 
 // What proxies have rejected counts, also after their streams have gone, until it is
