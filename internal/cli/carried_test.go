@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"meridian/internal/cli/client"
 	"meridian/internal/cli/exit"
 	"meridian/internal/commit/committest"
+	"meridian/internal/plan"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/service/admin"
@@ -191,4 +193,90 @@ cases:
 		}
 	}
 	return b.String()
+}
+
+// TestSkipTestsIsSent: --skip-tests of each command that writes reaches the server, also
+// with what was planned before, and is not sent by itself.
+func TestSkipTestsIsSent(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	h, _ := historyOf(t)
+	file := h.write("p.yaml", webToBackend)
+	h.ok("apply", "-f", file)
+	h.editor(`sed -i 's/service: web/service: api/' "$1"`)
+	planOf := func(name string, args ...string) string {
+		path := filepath.Join(h.home, name)
+		out := h.run(append([]string{"plan"}, append(args, "--out", path)...)...)
+		require.Equal(t, exit.OK, out.code, "%s: the fake's plan is empty\n%s", name, out.stderr)
+		return path
+	}
+	written := planOf("written.plan", "-f", file)
+	deleted := planOf("deleted.plan", "delete", "tp", "web-to-backend")
+	back := filepath.Join(h.home, "back.plan")
+	p := plan.New()
+	p.Changes = []plan.Change{{Kind: "Timeout", Mesh: "default", Name: "web", Outcome: plan.Updated, Version: 3, Revision: 103}}
+	rolledBack, err := json.Marshal(p)
+	require.NoError(t, err)
+	type request interface{ GetSkipTests() bool }
+	last := func() request {
+		h.server.Mu.Lock()
+		defer h.server.Mu.Unlock()
+		var all []request
+		for _, r := range h.server.Applies {
+			if !r.GetPlan() {
+				all = append(all, r)
+			}
+		}
+		for _, r := range h.server.Deletes {
+			if !r.GetPlan() {
+				all = append(all, r)
+			}
+		}
+		for _, r := range h.server.Rollbacks {
+			all = append(all, r)
+		}
+		h.server.Applies, h.server.Deletes, h.server.Rollbacks = nil, nil, nil
+		require.Len(t, all, 1)
+		return all[0]
+	}
+	last()
+	for _, tc := range []struct {
+		name string
+		args []string
+	}{
+		{"apply", []string{"apply", "-f", file}},
+		{"a dry run", []string{"apply", "-f", file, "--dry-run=server"}},
+		{"edit", []string{"edit", "tp", "web-to-backend"}},
+		{"a plan of a write", []string{"apply", written}},
+		{"delete", []string{"delete", "tp", "web-to-backend"}},
+		{"a plan of a deletion", []string{"apply", deleted}},
+		{"rollback", []string{"rollback", "--to", "102", "Timeout", "web"}},
+		{"a plan of a rollback", []string{"apply", back}},
+	} {
+		for _, skip := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%v", tc.name, skip), func(t *testing.T) {
+				h.server.Mu.Lock()
+				h.server.Plan = []byte("{}")
+				h.server.Mu.Unlock()
+				args := tc.args
+				if skip {
+					args = append(slices.Clone(args), "--skip-tests")
+				}
+				switch tc.name {
+				case "edit", "delete", "a plan of a deletion":
+					h.ok("apply", "-f", file)
+					h.server.Mu.Lock()
+					h.server.Applies = nil
+					h.server.Mu.Unlock()
+				case "a plan of a rollback":
+					h.server.Mu.Lock()
+					h.server.Plan = rolledBack
+					h.server.Mu.Unlock()
+					out := h.run("plan", "rollback", "--to", "102", "Timeout", "web", "--out", back)
+					require.Equal(t, exit.No, out.code, out.stderr)
+				}
+				h.run(args...) // the fake may have nothing to do by now: what is sent counts
+				require.Equal(t, skip, last().GetSkipTests())
+			})
+		}
+	}
 }

@@ -95,7 +95,7 @@ func (a *app) keepPlan(path string, change *proposal, p *plan.Plan) error {
 		return fmt.Errorf("encode the plan: %w", err)
 	}
 	if err := atomicfile.Write(path, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return exit.Failf(exit.Usage, "keep the plan: %w", err)
 	}
 	a.Message("The plan is kept in %s: `meridian apply %s` makes the change if it still does the same.", path, path)
 	return nil
@@ -248,7 +248,7 @@ func (a *app) sendPlanned(ctx context.Context, c *client.Client, change *proposa
 			return nil
 		}
 		request := proto.CloneOf(change.rollback)
-		request.IfVersions, request.RequestId = change.conditions, rand.Text()
+		request.IfVersions, request.RequestId, request.SkipTests = change.conditions, rand.Text(), o.skipTests
 		return a.sendRollback(ctx, c, request, o.output.Value, caused)
 	case len(change.deleted) > 0:
 		request := change.deletion(false)

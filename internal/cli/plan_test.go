@@ -295,7 +295,10 @@ func TestRollbackPlanFiles(t *testing.T) {
 	planned := func(args ...string) outcome {
 		return h.run(append([]string{"plan", "rollback", "--out", file}, args...)...)
 	}
-	out := planned("--to", "7m", "Timeout", "web")
+	out := h.run("plan", "rollback", "--to", "102", "Timeout", "web", "--out", filepath.Join(h.home, "nowhere", "back.plan"))
+	require.Equal(t, exit.Usage, out.code, "1 would say that something changes")
+	require.Equal(t, 1, strings.Count(out.stderr, "nowhere"), out.stderr)
+	out = planned("--to", "7m", "Timeout", "web")
 	require.Equal(t, exit.No, out.code, out.stderr)
 	data, err := os.ReadFile(file)
 	require.NoError(t, err)

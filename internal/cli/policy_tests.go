@@ -43,10 +43,9 @@ func newTestCommand(a *app) *cobra.Command {
 		Use:   "test FILE|DIR…",
 		Short: "Run the tests of policies that stand beside them",
 		Long: `Run the cases of all documents of kind PolicyTest and MeshTest in files and
-directories: which
-connections are allowed, what a setting is, what holds for every dataplane,
-connection or route, and who may change what. The answers come from the other
-documents there, without a server; with --live from the control plane.
+directories: which connections are allowed, what a setting is, what holds for every
+dataplane, connection or route, and who may change what. The answers come from the
+other documents there, without a server; with --live from the control plane.
 
 The exit code is 1 when a case fails. docs/policies/tests.md describes the documents.`,
 		Example: `  meridian test policies/

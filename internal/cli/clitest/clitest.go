@@ -70,6 +70,8 @@ type Server struct {
 	Plan    []byte
 	Applies []*meridianv1.ApplyRequest
 	Deletes []*meridianv1.DeleteRequest
+	// Rollbacks are those that were made, without those that were planned only.
+	Rollbacks []*meridianv1.RollbackRequest
 	// Servers, if set, are named in every answer.
 	Servers string
 	// Pending are the zones that WaitForZones waits for; with PendingStay
@@ -356,6 +358,9 @@ func (s *Server) Rollback(ctx context.Context, req *meridianv1.RollbackRequest) 
 		}
 		return &meridianv1.RollbackResponse{Plan: s.Plan, ToRevision: to}, nil
 	}
+	s.Mu.Lock()
+	s.Rollbacks = append(s.Rollbacks, req)
+	s.Mu.Unlock()
 	return s.Past.Rollback(ctx, req)
 }
 
