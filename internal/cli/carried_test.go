@@ -154,23 +154,34 @@ func TestWritesAreAcceptedAsTheirFilesPass(t *testing.T) {
 	require.NotZero(t, refused)
 }
 
-// randomDocument is a document of a small mesh.
+// randomDocument is a document of a small mesh. Of policies of a kind that are equally
+// specific there is one, by its name: of several, the time of the last write would decide,
+// which files do not have (§3.4).
 func randomDocument(rt *rapid.T) string {
 	service := rapid.SampledFrom([]string{"web", "backend", "'*'"})
-	name := rapid.SampledFrom([]string{"p", "q"}).Draw(rt, "name")
-	between := fmt.Sprintf("mesh: default\nname: %s\nsources: [{match: {kuma.io/service: %s}}]\ndestinations: [{match: {kuma.io/service: %s}}]\n",
-		name, service.Draw(rt, "from"), service.Draw(rt, "to"))
+	from, to := service.Draw(rt, "from"), service.Draw(rt, "to")
+	rank := func(services ...string) (exact int) {
+		for _, service := range services {
+			if service != "'*'" {
+				exact++
+			}
+		}
+		return exact
+	}
+	between := func(name string) string {
+		return fmt.Sprintf("mesh: default\nname: %s\nsources: [{match: {kuma.io/service: %s}}]\ndestinations: [{match: {kuma.io/service: %s}}]\n", name, from, to)
+	}
 	seconds := func(label string) int { return rapid.IntRange(1, 5).Draw(rt, label) }
 	switch rapid.IntRange(0, 4).Draw(rt, "kind") {
 	case 0:
 		return "type: Mesh\nname: default\n" + rapid.SampledFrom([]string{"", "mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}\n"}).Draw(rt, "mtls")
 	case 1:
-		return "type: TrafficPermission\n" + between
+		return "type: TrafficPermission\n" + between(fmt.Sprintf("exact-%d", rank(to))) // sources do not count on an inbound
 	case 2:
-		return fmt.Sprintf("type: Timeout\n%sconf: {connectTimeout: %ds}\n", between, seconds("value"))
+		return fmt.Sprintf("type: Timeout\n%sconf: {connectTimeout: %ds}\n", between(fmt.Sprintf("exact-%d", rank(from, to))), seconds("value"))
 	case 3:
-		return fmt.Sprintf("type: MeshTrafficPermission\nmesh: default\nname: %s\ntargetRef: {kind: Mesh}\nfrom: [{targetRef: {kind: %s}, default: {action: %s}}]\n",
-			name, "Mesh", rapid.SampledFrom([]string{"ALLOW", "DENY"}).Draw(rt, "action"))
+		return fmt.Sprintf("type: MeshTrafficPermission\nmesh: default\nname: all\ntargetRef: {kind: Mesh}\nfrom: [{targetRef: {kind: Mesh}, default: {action: %s}}]\n",
+			rapid.SampledFrom([]string{"ALLOW", "DENY"}).Draw(rt, "action"))
 	}
 	var b strings.Builder
 	b.WriteString(`type: MeshTest
