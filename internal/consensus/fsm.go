@@ -137,8 +137,14 @@ func (f fsm) Restore(source io.ReadCloser) error {
 		return err
 	}
 	snap, err := store.ReadSnapshot(source)
+	if err == nil && f.format != 0 && snap.Format() > f.format {
+		err = fmt.Errorf("%w: commands of format %d", store.ErrUnknownFormat, snap.Format())
+	}
 	if err == nil {
 		err = f.st.Reset(snap)
+	}
+	if err == nil && f.used != nil {
+		f.used.Store(max(f.used.Load(), snap.Format()))
 	}
 	if err != nil {
 		err = fmt.Errorf("restore the state from a snapshot: %w", err)

@@ -298,4 +298,18 @@ func TestEntriesApplyAsTheyDid(t *testing.T) {
 	file.Reset()
 	require.NoError(t, s.WriteSnapshot(&file))
 	require.Equal(t, "ea005112d89b21d026c5ebcdff6d680316facc208e759e97444a9d15d2518cc2", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
+
+	// Rollouts, of format 4: what they hold, no other batch changes until they end.
+	begun := rolloutOf(t, "r", resource.RolloutProgressing, []*resource.Resource{namespaceNamed(t, "held")})
+	apply(at(2550, "begun", store.Put(begun)))
+	apply(at(2551, "refused", store.Put(namespaceNamed(t, "held"))))
+	apply(at(2552, "another", store.Put(rolloutOf(t, "other", resource.RolloutProgressing, []*resource.Resource{namespaceNamed(t, "held")}))))
+	file.Reset()
+	require.NoError(t, s.WriteSnapshot(&file))
+	require.Equal(t, "04b64bdee1f48fc952ea6cf511c713a99d013630dd6ef4ca74eb8cae3b4b4ed1", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
+	apply(at(2553, "completed", store.Put(rolloutOf(t, "r", resource.RolloutCompleted, []*resource.Resource{namespaceNamed(t, "held")})), store.Put(namespaceNamed(t, "held"))))
+	apply(at(2554, "after", store.Put(namespaceNamed(t, "held"))))
+	file.Reset()
+	require.NoError(t, s.WriteSnapshot(&file))
+	require.Equal(t, "4932afdb762e9454c20eec88c7b79acc50ac42b07cb40a75a3ffe6051a3d1a74", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -122,6 +123,36 @@ func TestRolloutsHoldWhatTheyAreToChange(t *testing.T) {
 
 // A command that writes a rollout takes a format that has every server hold what it is to
 // change.
+// A snapshot says that it holds a rollout: a server of a release that does not know what
+// rollouts hold would start from it, and apply what the other servers refuse.
+func TestTheFormatOfSnapshotsWithRollouts(t *testing.T) {
+	s := store.New(store.DefaultOptions())
+	read := func() *store.Snapshot {
+		var file bytes.Buffer
+		require.NoError(t, s.WriteSnapshot(&file))
+		snap, err := store.ReadSnapshot(&file)
+		require.NoError(t, err)
+		return snap
+	}
+	s.Apply(1, store.Txn{Ops: []store.Op{store.Put(namespaceNamed(t, "a"))}})
+	require.Zero(t, read().Format(), "every release reads it")
+	r := rolloutOf(t, "r", resource.RolloutProgressing, []*resource.Resource{namespaceNamed(t, "b")})
+	entry, err := store.EncodeCommand(store.Txn{Ops: []store.Op{store.Put(r)}})
+	require.NoError(t, err)
+	require.NoError(t, s.Apply(2, store.Txn{Ops: []store.Op{store.Put(r)}}).Err)
+	snap := read()
+	require.Equal(t, store.FormatOf(entry), snap.Format())
+
+	// What starts from it refuses what the others refuse.
+	again := store.New(store.DefaultOptions())
+	require.NoError(t, again.Reset(snap))
+	var held *store.HeldError
+	require.ErrorAs(t, again.Apply(3, store.Txn{Ops: []store.Op{store.Put(namespaceNamed(t, "b"))}}).Err, &held)
+
+	require.NoError(t, s.Apply(3, store.Txn{Ops: []store.Op{store.Delete(r.Key())}}).Err)
+	require.Zero(t, read().Format())
+}
+
 func TestTheFormatOfRollouts(t *testing.T) {
 	r := rolloutOf(t, "r", resource.RolloutProgressing, []*resource.Resource{namespaceNamed(t, "a")})
 	for _, txn := range []store.Txn{

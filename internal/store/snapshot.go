@@ -33,7 +33,12 @@ type Snapshot struct {
 	retention *Retention
 	kept      []*pastBatch
 	size      int64 // of the file it was read from, in bytes
+	format    uint32
 }
+
+// Format is the newest format of commands that is known to have made the state: what
+// applies the commands after it has to know it. 0 where any release does.
+func (s *Snapshot) Format() uint32 { return s.format }
 
 // undo is a batch told as the way back to the state before it.
 type undo struct {

@@ -120,6 +120,10 @@ func (p *snapshotParser) header(body []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: header: %w", ErrCorrupt, err)
 	}
+	if h.GetCommandFormat() > NewestFormat {
+		return fmt.Errorf("%w: commands of format %d", ErrUnknownFormat, h.GetCommandFormat())
+	}
+	p.snap.format = h.GetCommandFormat()
 	p.snap.Revision = resource.Revision(h.GetRevision())
 	p.snap.Changed = resource.Revision(h.GetChanged())
 	p.snap.AccessRevision = resource.Revision(h.GetAccessRevision())

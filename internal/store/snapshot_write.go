@@ -60,6 +60,11 @@ func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 	if v.past != nil {
 		header.Retention = retentionToProto(v.past.retention)
 	}
+	if v.Count(resource.KindRollout) > 0 {
+		// A release that does not know what rollouts hold would apply what others refuse.
+		// It knows neither this field, and does not start from what it cannot read.
+		header.CommandFormat = formatRollout
+	}
 	err := w.write(headerRecord, header)
 	if err != nil {
 		return err

@@ -96,7 +96,10 @@ type SnapshotHeader struct {
 	// What the writer wants to say about the snapshot, sorted by name.
 	Metadata []*Label `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty"`
 	// Which contents of old revisions are kept; absent where none are.
-	Retention     *Retention `protobuf:"bytes,7,opt,name=retention,proto3" json:"retention,omitempty"`
+	Retention *Retention `protobuf:"bytes,7,opt,name=retention,proto3" json:"retention,omitempty"`
+	// The oldest format of commands whose effects are in it and change how later commands
+	// are applied; absent where every release applies them alike.
+	CommandFormat uint32 `protobuf:"varint,8,opt,name=command_format,json=commandFormat,proto3" json:"command_format,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,6 +181,13 @@ func (x *SnapshotHeader) GetRetention() *Retention {
 		return x.Retention
 	}
 	return nil
+}
+
+func (x *SnapshotHeader) GetCommandFormat() uint32 {
+	if x != nil {
+		return x.CommandFormat
+	}
+	return 0
 }
 
 // SnapshotRequest is one request id that was applied, oldest first.
@@ -756,7 +766,7 @@ var File_store_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x17store/v1/snapshot.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16store/v1/command.proto\"\xa6\x02\n" +
+	"\x17store/v1/snapshot.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16store/v1/command.proto\"\xcd\x02\n" +
 	"\x0eSnapshotHeader\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x18\n" +
 	"\achanged\x18\x02 \x01(\x04R\achanged\x12'\n" +
@@ -764,7 +774,8 @@ const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12%\n" +
 	"\x05epoch\x18\x05 \x01(\v2\x0f.store.v1.EpochR\x05epoch\x12+\n" +
 	"\bmetadata\x18\x06 \x03(\v2\x0f.store.v1.LabelR\bmetadata\x121\n" +
-	"\tretention\x18\a \x01(\v2\x13.store.v1.RetentionR\tretention\"\xb0\x01\n" +
+	"\tretention\x18\a \x01(\v2\x13.store.v1.RetentionR\tretention\x12%\n" +
+	"\x0ecommand_format\x18\b \x01(\rR\rcommandFormat\"\xb0\x01\n" +
 	"\x0fSnapshotRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1a\n" +
