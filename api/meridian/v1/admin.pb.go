@@ -779,7 +779,9 @@ type DeleteResponse struct {
 	Results  []*Result              `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	Revision uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// As in ApplyResponse.
-	Plan          []byte `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan []byte `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`
+	// As in ApplyResponse.
+	Warnings      []string `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -831,6 +833,13 @@ func (x *DeleteResponse) GetRevision() uint64 {
 func (x *DeleteResponse) GetPlan() []byte {
 	if x != nil {
 		return x.Plan
+	}
+	return nil
+}
+
+func (x *DeleteResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -2112,11 +2121,12 @@ const file_meridian_v1_admin_proto_rawDesc = "" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"o\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x8b\x01\n" +
 	"\x0eDeleteResponse\x12-\n" +
 	"\aresults\x18\x01 \x03(\v2\x13.meridian.v1.ResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x12\n" +
-	"\x04plan\x18\x03 \x01(\fR\x04plan\"t\n" +
+	"\x04plan\x18\x03 \x01(\fR\x04plan\x12\x1a\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings\"t\n" +
 	"\x13WaitForZonesRequest\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12%\n" +
 	"\x0econnected_only\x18\x02 \x01(\bR\rconnectedOnly\x12\x1a\n" +

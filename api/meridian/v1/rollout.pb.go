@@ -310,7 +310,9 @@ type Rollout struct {
 	// The zones that the caller may read, by name. Empty where the rollout has ended.
 	Zones []*RolloutZone `protobuf:"bytes,13,rep,name=zones,proto3" json:"zones,omitempty"`
 	// What the next stage waits for.
-	Waiting       string `protobuf:"bytes,14,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting string `protobuf:"bytes,14,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// The meshes whose tests do not stop the rollout: who began or promoted it skipped them.
+	SkippedTests  []string `protobuf:"bytes,15,rep,name=skipped_tests,json=skippedTests,proto3" json:"skipped_tests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -441,6 +443,13 @@ func (x *Rollout) GetWaiting() string {
 		return x.Waiting
 	}
 	return ""
+}
+
+func (x *Rollout) GetSkippedTests() []string {
+	if x != nil {
+		return x.SkippedTests
+	}
+	return nil
 }
 
 // RolloutChange is one resource that a rollout writes or deletes.
@@ -601,7 +610,10 @@ type PromoteRolloutRequest struct {
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Unless zero, the stage that is under way: FAILED_PRECONDITION when it is another, so
 	// that two calls do not begin two stages.
-	Stage         uint32 `protobuf:"varint,3,opt,name=stage,proto3" json:"stage,omitempty"`
+	Stage uint32 `protobuf:"varint,3,opt,name=stage,proto3" json:"stage,omitempty"`
+	// Begin the stage, or complete the rollout, although tests fail that a mesh carries, and
+	// have these tests stop the rollout no more. As in ApplyRequest.
+	SkipTests     bool `protobuf:"varint,4,opt,name=skip_tests,json=skipTests,proto3" json:"skip_tests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -657,10 +669,19 @@ func (x *PromoteRolloutRequest) GetStage() uint32 {
 	return 0
 }
 
+func (x *PromoteRolloutRequest) GetSkipTests() bool {
+	if x != nil {
+		return x.SkipTests
+	}
+	return false
+}
+
 type PromoteRolloutResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rollout       *Rollout               `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Rollout  *Rollout               `protobuf:"bytes,1,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Revision uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// As in ApplyResponse.
+	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -707,6 +728,13 @@ func (x *PromoteRolloutResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *PromoteRolloutResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type AbortRolloutRequest struct {
@@ -834,7 +862,7 @@ const file_meridian_v1_rollout_proto_rawDesc = "" +
 	"\x14ListRolloutsResponse\x120\n" +
 	"\brollouts\x18\x01 \x03(\v2\x14.meridian.v1.RolloutR\brollouts\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
-	"\x05notes\x18\x03 \x03(\tR\x05notes\"\xa2\x04\n" +
+	"\x05notes\x18\x03 \x03(\tR\x05notes\"\xc7\x04\n" +
 	"\aRollout\x125\n" +
 	"\aoptions\x18\x01 \x01(\v2\x1b.meridian.v1.RolloutOptionsR\aoptions\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x14\n" +
@@ -850,7 +878,8 @@ const file_meridian_v1_rollout_proto_rawDesc = "" +
 	"\achanges\x18\v \x03(\v2\x1a.meridian.v1.RolloutChangeR\achanges\x12%\n" +
 	"\x0ehidden_changes\x18\f \x01(\rR\rhiddenChanges\x12.\n" +
 	"\x05zones\x18\r \x03(\v2\x18.meridian.v1.RolloutZoneR\x05zones\x12\x18\n" +
-	"\awaiting\x18\x0e \x01(\tR\awaiting\"\x81\x01\n" +
+	"\awaiting\x18\x0e \x01(\tR\awaiting\x12#\n" +
+	"\rskipped_tests\x18\x0f \x03(\tR\fskippedTests\"\x81\x01\n" +
 	"\rRolloutChange\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -863,15 +892,18 @@ const file_meridian_v1_rollout_proto_rawDesc = "" +
 	"\n" +
 	"connection\x18\x03 \x01(\tR\n" +
 	"connection\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"`\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x7f\n" +
 	"\x15PromoteRolloutRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x14\n" +
-	"\x05stage\x18\x03 \x01(\rR\x05stage\"d\n" +
+	"\x05stage\x18\x03 \x01(\rR\x05stage\x12\x1d\n" +
+	"\n" +
+	"skip_tests\x18\x04 \x01(\bR\tskipTests\"\x80\x01\n" +
 	"\x16PromoteRolloutResponse\x12.\n" +
 	"\arollout\x18\x01 \x01(\v2\x14.meridian.v1.RolloutR\arollout\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"H\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"H\n" +
 	"\x13AbortRolloutRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
