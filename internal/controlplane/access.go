@@ -142,19 +142,9 @@ func announceServers(servers func() []string) func(stream grpc.ServerStream, met
 	}
 }
 
-// writes are the methods that only callers whom a role lets write have a use for.
-var writes = []string{
-	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName, meridianv1.AdminService_Rollback_FullMethodName,
-	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
-	meridianv1.TokenService_RotateKey_FullMethodName, meridianv1.TokenService_RevokeToken_FullMethodName,
-	meridianv1.TokenService_ReissueAdminToken_FullMethodName,
-	meridianv1.ControlService_GenerateZoneToken_FullMethodName,
-	meridianv1.ClusterService_GenerateServerToken_FullMethodName, meridianv1.ClusterService_TransferLeadership_FullMethodName,
-	meridianv1.ClusterService_RemoveMember_FullMethodName,
-	meridianv1.ClusterService_SaveSnapshot_FullMethodName, meridianv1.ClusterService_RestoreSnapshot_FullMethodName,
-	meridianv1.ClusterService_RotateCA_FullMethodName,
-	meridianv1.RolloutService_PromoteRollout_FullMethodName, meridianv1.RolloutService_AbortRollout_FullMethodName,
-}
+// privileged are the methods that only callers whom a role lets write have a use for.
+var privileged = append(server.Writes(),
+	meridianv1.ClusterService_SaveSnapshot_FullMethodName, meridianv1.ClusterService_RestoreSnapshot_FullMethodName)
 
 // refuseEarly refuses callers without credentials who can write nothing, before
 // anything of their request is received. It is a refusal on the newest state, as
@@ -162,7 +152,7 @@ var writes = []string{
 func (b *Base) refuseEarly(stream grpc.ServerStream, method string) error {
 	ctx := stream.Context()
 	p := authn.PrincipalFrom(ctx)
-	if !slices.Contains(writes, method) || b.Authorizer.Unauthenticated(p) == nil {
+	if !slices.Contains(privileged, method) || b.Authorizer.Unauthenticated(p) == nil {
 		return nil
 	}
 	if err := commit.Newest(ctx, b.Writer); err != nil {

@@ -5,13 +5,16 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -20,8 +23,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	meridianv1 "meridian/api/meridian/v1"
+	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/pki"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server/limits"
@@ -298,6 +304,43 @@ func TestWritesOfOneCaller(t *testing.T) {
 	}
 	r.requireExceeded(limits.LimitWriteRequests, rpcerr.EffectNone, refused)
 	require.NoError(t, write("admin"), "one caller does not hold up another")
+}
+
+// conversations are the methods by which an authenticated caller sends for as long as it
+// likes: what each takes is bounded by its service.
+var conversations = []string{
+	meridianv1.DataplaneService_Connect_FullMethodName,
+	meridianv1.ClusterService_RestoreSnapshot_FullMethodName, // one at a time, of an administrator
+	syncv1.SyncService_Stream_FullMethodName,
+	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName,
+	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName,
+}
+
+// Every method of every service that clients, zones, proxies and new servers call is a
+// write, a read or a conversation: one that is forgotten would be limited by nothing, and
+// a refusal of it would not say whether something was written.
+func TestEveryMethodIsLimitedOrSaysWhyNot(t *testing.T) {
+	var methods []string
+	of := func(service protoreflect.ServiceDescriptor) {
+		for i := range service.Methods().Len() {
+			m := service.Methods().Get(i)
+			methods = append(methods, fmt.Sprintf("/%s/%s", service.FullName(), m.Name()))
+		}
+	}
+	of(discoveryv3.File_envoy_service_discovery_v3_ads_proto.Services().Get(0))
+	of(syncv1.File_sync_v1_sync_proto.Services().ByName("SyncService"))
+	protoregistry.GlobalFiles.RangeFilesByPackage("meridian.v1", func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			of(file.Services().Get(i))
+		}
+		return true
+	})
+	require.Greater(t, len(methods), 35)
+	listed := slices.Concat(writes, reads, conversations)
+	require.ElementsMatch(t, methods, listed)
+	for _, method := range batches {
+		require.Contains(t, slices.Concat(writes, reads), method)
+	}
 }
 
 // Calls that write tokens, keys and revocations, or change rollouts, count as writes: for

@@ -47,7 +47,8 @@ const (
 const ReasonTooLarge = "REQUEST_TOO_LARGE"
 
 // writes are the methods whose requests count as writes: those of resources, of
-// tokens, keys and revocations, and of rollouts.
+// tokens, keys and revocations, of rollouts, and those that change the servers themselves.
+// TestEveryMethodIsLimitedOrSaysWhyNot lists the methods that are neither writes nor reads.
 var writes = []string{
 	meridianv1.AdminService_Apply_FullMethodName, meridianv1.AdminService_Delete_FullMethodName, meridianv1.AdminService_Rollback_FullMethodName,
 	meridianv1.TokenService_GenerateUserToken_FullMethodName, meridianv1.TokenService_GenerateDataplaneToken_FullMethodName,
@@ -55,7 +56,12 @@ var writes = []string{
 	meridianv1.TokenService_ReissueAdminToken_FullMethodName,
 	meridianv1.ControlService_GenerateZoneToken_FullMethodName, meridianv1.ClusterService_GenerateServerToken_FullMethodName,
 	meridianv1.RolloutService_PromoteRollout_FullMethodName, meridianv1.RolloutService_AbortRollout_FullMethodName,
+	meridianv1.ClusterService_TransferLeadership_FullMethodName, meridianv1.ClusterService_RemoveMember_FullMethodName,
+	meridianv1.ClusterService_RotateCA_FullMethodName, meridianv1.JoinService_Join_FullMethodName,
 }
+
+// Writes returns the methods whose requests count as writes.
+func Writes() []string { return slices.Clone(writes) }
 
 // reads are the methods that change nothing: what refuses them says nothing about a
 // write.
@@ -67,6 +73,7 @@ var reads = []string{
 	meridianv1.AccessService_WhoAmI_FullMethodName, meridianv1.AccessService_CanI_FullMethodName, meridianv1.AccessService_WhoCan_FullMethodName,
 	meridianv1.ControlService_Info_FullMethodName, meridianv1.ControlService_Zones_FullMethodName,
 	meridianv1.AuditService_ListAudit_FullMethodName, meridianv1.ClusterService_Members_FullMethodName,
+	meridianv1.ClusterService_SaveSnapshot_FullMethodName,
 	meridianv1.RolloutService_ListRollouts_FullMethodName,
 }
 
