@@ -97,7 +97,7 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 		a.Message("Dry run: nothing was changed.")
 		return nil
 	}
-	if err := a.confirm(o.yes, path == "-"); err != nil {
+	if err := a.confirm(ctx, o.yes, path == "-"); err != nil {
 		return err
 	}
 	var source io.Reader = bytes.NewReader(saved.data)
@@ -143,8 +143,9 @@ func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary, dr
 	}
 }
 
-// confirm asks for confirmation, unless yes is given.
-func (a *app) confirm(yes, inputTaken bool) error {
+// confirm asks for confirmation, unless yes is given. It is asked before anything is
+// changed, so that an operator who interrupts the question is told so.
+func (a *app) confirm(ctx context.Context, yes, inputTaken bool) error {
 	if yes {
 		return nil
 	}
@@ -152,14 +153,28 @@ func (a *app) confirm(yes, inputTaken bool) error {
 		return errNoTerminal()
 	}
 	_, _ = fmt.Fprint(a.Stderr, "Type yes to continue: ")
-	answer, err := bufio.NewReader(a.stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the answer: %w", err)
+	type line struct {
+		text string
+		err  error
 	}
-	if strings.TrimSpace(answer) != "yes" {
-		return exit.Failf(exit.No, "nothing was changed: the answer was not yes")
+	read := make(chan line, 1)
+	go func() { // a read of a terminal cannot be stopped: at an interrupt it is left behind
+		text, err := bufio.NewReader(a.stdin).ReadString('\n')
+		read <- line{text, err}
+	}()
+	select {
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(a.Stderr)
+		return exit.Failf(exit.Interrupted, "nothing was changed: interrupted before the answer")
+	case answer := <-read:
+		switch {
+		case answer.err != nil && !errors.Is(answer.err, io.EOF):
+			return fmt.Errorf("read the answer: %w", answer.err)
+		case strings.TrimSpace(answer.text) != "yes":
+			return exit.Failf(exit.No, "nothing was changed: the answer was not yes")
+		}
+		return nil
 	}
-	return nil
 }
 
 func errNoTerminal() error {

@@ -389,7 +389,7 @@ func (p *proposal) on(state map[resource.Key]*resource.Resource) ([]plan.Change,
 // confirmLoss prints what a change takes away: connections that would be denied, rights
 // that would be lost, and meshes that would be left without policies. On a terminal it
 // asks, unless that is answered by --yes.
-func (a *app) confirmLoss(p *plan.Plan, yes, inputTaken bool) error {
+func (a *app) confirmLoss(ctx context.Context, p *plan.Plan, yes, inputTaken bool) error {
 	lost := p.Losses()
 	for _, line := range lost {
 		a.Message("Takes away: %s", line)
@@ -407,7 +407,7 @@ func (a *app) confirmLoss(p *plan.Plan, yes, inputTaken bool) error {
 	if len(lost) == 0 || !a.asks(inputTaken) {
 		return nil
 	}
-	return a.confirm(yes, inputTaken)
+	return a.confirm(ctx, yes, inputTaken)
 }
 
 const (
@@ -435,7 +435,7 @@ func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *propo
 	code := rpcerr.CodeOf(err)
 	switch {
 	case err == nil:
-		return p.Findings, a.confirmLoss(p, yes, inputTaken)
+		return p.Findings, a.confirmLoss(ctx, p, yes, inputTaken)
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case bounded.Err() != nil:
@@ -458,7 +458,7 @@ func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *propo
 	if !a.asks(inputTaken) {
 		return nil, nil
 	}
-	return nil, a.confirm(yes, inputTaken)
+	return nil, a.confirm(ctx, yes, inputTaken)
 }
 
 // concerns reports whether a plan says anything of a change.

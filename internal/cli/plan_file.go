@@ -228,7 +228,7 @@ func (a *app) applyPlan(ctx context.Context, path string, o *applyOptions) error
 		a.Message("Dry run: the plan still holds; nothing was written.")
 		return nil
 	}
-	if err := a.confirmLoss(now, o.yes, false); err != nil {
+	if err := a.confirmLoss(ctx, now, o.yes, false); err != nil {
 		return err
 	}
 	// The conditions hold until it is written, or it is not.

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -356,6 +359,50 @@ func (h *harness) terminalOf() func(line string) {
 		_, err := keyboard.WriteString(line + "\n")
 		require.NoError(h.t, err)
 	}
+}
+
+// TestInterruptedQuestion: who interrupts the question whether to continue is told that
+// nothing was changed.
+func TestInterruptedQuestion(t *testing.T) {
+	h, log := historyOf(t)
+	h.terminalOf()
+	allowed, denied := true, false
+	p := plan.New()
+	p.Connections = []plan.Connections{{Mesh: "default", From: []string{"a"}, To: []string{"b"}, Before: &allowed, After: &denied, By: []string{"deny"}, Zone: "east", Count: 2}}
+	var err error
+	h.server.Plan, err = json.Marshal(p)
+	require.NoError(t, err)
+	mesh := h.write("mesh.yaml", "{type: Mesh, name: demo}\n")
+	for _, args := range [][]string{{"apply", "-f", mesh}, {"rollback", "--to", "102"}} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		a, said := h.interruptedAt(interrupt, "Type yes to continue: ")
+		require.Equal(t, exit.Interrupted, a.run(ctx, args))
+		require.Contains(t, said.String(), "Type yes to continue: \nError: nothing was changed: interrupted before the answer\n")
+		require.Empty(t, h.server.Stored)
+		require.Equal(t, resource.Revision(103), log.Revision())
+	}
+}
+
+// interruptedAt returns a command that is interrupted once it has said something.
+func (h *harness) interruptedAt(interrupt func(), said string) (*app, *bytes.Buffer) {
+	w := &interrupting{said: said, interrupt: interrupt}
+	a := newApp(h.terminal, io.Discard, w, parseEnvironment(h.env), time.Now)
+	a.fleetBudget, a.lossBudget = h.fleetBudget, h.lossBudget
+	return a, &w.Buffer
+}
+
+type interrupting struct {
+	bytes.Buffer
+	said      string
+	interrupt func()
+}
+
+func (w *interrupting) Write(text []byte) (int, error) {
+	n, err := w.Buffer.Write(text)
+	if strings.HasSuffix(w.String(), w.said) {
+		w.interrupt()
+	}
+	return n, err
 }
 
 // TestLossIsAskedAbout: on a terminal, what a write, a deletion or a rollback takes away is

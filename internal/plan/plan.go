@@ -237,6 +237,11 @@ func (p *Plan) Losses() []string {
 	for _, mesh := range p.Emptied {
 		losses = append(losses, fmt.Sprintf("all policies of mesh %s", mesh))
 	}
+	for i := range p.Changes {
+		if c := &p.Changes[i]; c.Kind == resource.KindMeshTest && c.Outcome == Deleted {
+			losses = append(losses, fmt.Sprintf("the tests that mesh %s carries", c.Mesh))
+		}
+	}
 	if len(losses) > maxLines {
 		more := len(losses) - maxLines
 		losses = append(losses[:maxLines], fmt.Sprintf("and %d more", more))

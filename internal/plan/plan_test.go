@@ -249,3 +249,14 @@ func TestPredictionEqualsWhatComesToBe(t *testing.T) {
 	require.Greater(t, connected, 20)
 	require.Greater(t, configured, 20)
 }
+
+// A change that deletes the tests that a mesh carries takes them away.
+func TestDeletedTestsAreALoss(t *testing.T) {
+	p := plan.New()
+	p.Changes = []plan.Change{
+		{Kind: resource.KindMeshTest, Mesh: "shop", Name: "shop", Outcome: plan.Updated},
+		{Kind: resource.KindMeshTest, Mesh: "default", Name: "default", Outcome: plan.Deleted},
+		{Kind: resource.KindTimeout, Mesh: "default", Name: "slow", Outcome: plan.Deleted},
+	}
+	require.Equal(t, []string{"the tests that mesh default carries"}, p.Losses())
+}
