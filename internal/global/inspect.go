@@ -45,6 +45,8 @@ type inspectService struct {
 	// matching.
 	past   *pastStates
 	source func() question.Source
+	// then is what zones are told of the earlier state that a question is about, if it is.
+	then *telling
 	// zones returns what is known of every zone.
 	zones func(ctx context.Context) fleetStatus
 	// asking passes a question to a zone that is connected to a server.
@@ -331,19 +333,29 @@ func failureReason(err error) string {
 func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known fleetStatus, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	question := proto.CloneOf(req)
 	question.Zone = ""
-	encoded, err := proto.Marshal(question)
-	if err != nil {
-		return nil, fmt.Errorf("encode a question: %w", err)
-	}
 	timeout := zoneTimeout(ctx)
 	asked, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	reply, err := s.asking(asked, zone, known.servers[zone], encoded)
-	if errors.Is(err, zonesync.ErrZoneOffline) {
-		// It may have gone to another server in the meantime.
-		if server, connected := s.zones(asked).servers[zone]; connected {
-			reply, err = s.asking(asked, zone, server, encoded)
+	send := func(encoded []byte) ([]byte, error) {
+		reply, err := s.asking(asked, zone, known.servers[zone], encoded)
+		if errors.Is(err, zonesync.ErrZoneOffline) {
+			// It may have gone to another server in the meantime.
+			if server, connected := s.zones(asked).servers[zone]; connected {
+				reply, err = s.asking(asked, zone, server, encoded)
+			}
 		}
+		return reply, err
+	}
+	var reply []byte
+	var err error
+	if s.then != nil {
+		reply, err = s.then.ask(question, send)
+	} else {
+		var encoded []byte
+		if encoded, err = proto.Marshal(question); err != nil {
+			return nil, fmt.Errorf("encode a question: %w", err)
+		}
+		reply, err = send(encoded)
 	}
 	switch {
 	case asked.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded): // and not a timeout that the zone tells of

@@ -1,8 +1,10 @@
 package global
 
 import (
+	"bytes"
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +25,7 @@ import (
 
 // TestZonesAreToldOfThePast: a question about an earlier state reaches a zone with what
 // was otherwise then, without what no zone has, and the answer of a zone that does not
-// know such questions is not taken for one.
+// know such questions is not taken for one. A zone that keeps what it was told is told once.
 func TestZonesAreToldOfThePast(t *testing.T) {
 	s := store.New(store.DefaultOptions())
 	retention := store.DefaultRetention()
@@ -44,7 +46,9 @@ func TestZonesAreToldOfThePast(t *testing.T) {
 
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
-	knows := true
+	knows, keeps := true, false
+	var kept []byte
+	lengths := []int{}
 	var asked meridianv1.InspectRequest
 	service := &inspectService{
 		turns: turns.NewServer(),
@@ -55,12 +59,27 @@ func TestZonesAreToldOfThePast(t *testing.T) {
 			return fleetStatus{servers: map[resource.ZoneName]string{"east": "one"}}
 		},
 		asking: func(_ context.Context, _ resource.ZoneName, _ string, q []byte) ([]byte, error) {
-			if err := proto.Unmarshal(q, &asked); err != nil {
+			var req meridianv1.InspectRequest
+			if err := proto.Unmarshal(q, &req); err != nil {
 				return nil, err
+			}
+			lengths = append(lengths, len(q))
+			if req.GetQuestion() == nil && !keeps { // a zone of an older release
+				_, err := question.Parse(&req)
+				return nil, rpcerr.ToStatus(rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)).Err()
+			}
+			about := req.GetThenQuestion()
+			switch {
+			case about == nil:
+				about, kept = &req, req.GetThenName()
+				proto.Reset(&asked)
+				proto.Merge(&asked, &req)
+			case !bytes.Equal(kept, req.GetThenName()):
+				return nil, rpcerr.ToStatus(rpcerr.New(rpcerr.OutOfRange, question.ReasonNotTold, "not kept")).Err()
 			}
 			response := &meridianv1.InspectResponse{Json: []byte(`{}`), AsOf: uint64(rev)}
 			if knows {
-				response.AtRevision = asked.GetAt().GetRevision()
+				response.AtRevision = about.GetAt().GetRevision()
 			}
 			return proto.Marshal(response)
 		},
@@ -79,6 +98,34 @@ func TestZonesAreToldOfThePast(t *testing.T) {
 	require.Contains(t, string(asked.GetThenWritten()[0].GetSpec()), `"x"`)
 	require.Len(t, asked.GetThenDeleted(), 1)
 	require.Equal(t, "b", asked.GetThenDeleted()[0].GetName())
+	require.NotEmpty(t, asked.GetThenName())
+
+	again := func(times int) {
+		t.Helper()
+		lengths = nil
+		got, err := ask(question.Dataplane{Name: "web-1"}, then)
+		require.NoError(t, err)
+		require.Equal(t, uint64(then), got.GetAtRevision())
+		require.Len(t, lengths, times)
+	}
+	again(2) // its release knows no names
+	keeps, kept = true, nil
+	again(2)
+	again(1)
+	write(store.Txn{Ops: []store.Op{log("c", "z")}})
+	again(1) // what it keeps counts from an earlier revision, and is as good
+	require.Equal(t, uint64(rev-1), asked.GetThenFrom())
+	kept = nil // it has restarted
+	again(2)
+	require.Equal(t, uint64(rev), asked.GetThenFrom())
+	require.Len(t, asked.GetThenDeleted(), 2)
+	again(1)
+	for later := range resource.Revision(2) {
+		_, err := ask(question.Dataplane{Name: "web-1"}, then+1+later)
+		require.NoError(t, err)
+	}
+	require.LessOrEqual(t, len(service.past.told), keptTold)
+	again(2) // neither of them keeps it any more
 
 	knows = false
 	_, err = ask(question.Dataplane{Name: "web-1"}, then)
@@ -87,4 +134,31 @@ func TestZonesAreToldOfThePast(t *testing.T) {
 	require.True(t, rpcerr.HasReason(err, "NO_PAST"), "%v", err)
 	_, err = ask(question.Dataplane{Name: "web-1"}, rev+1)
 	require.Equal(t, rpcerr.OutOfRange, rpcerr.CodeOf(err))
+}
+
+// TestWhatZonesAreToldIsForgotten: what zones are told of an earlier state is kept while
+// it is asked about, and for a minute.
+func TestWhatZonesAreToldIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := store.New(store.DefaultOptions())
+		retention := store.DefaultRetention()
+		require.NoError(t, s.Apply(1, store.Txn{Retention: &retention}).Err)
+		states := &pastStates{store: s, now: time.Now}
+		state, err := s.StateAt(1)
+		require.NoError(t, err)
+		first, err := states.tell(state, nil)
+		require.NoError(t, err)
+		for range 3 {
+			<-time.After(45 * time.Second)
+			same, err := states.tell(state, nil)
+			require.NoError(t, err)
+			require.Same(t, first, same)
+		}
+		<-time.After(61 * time.Second)
+		synctest.Wait()
+		other, err := states.tell(state, nil)
+		require.NoError(t, err)
+		require.NotSame(t, first, other)
+		require.Equal(t, first.name, other.name, "the name is that of the contents")
+	})
 }

@@ -31,6 +31,9 @@ type State struct {
 	// does not have.
 	Otherwise []*resource.Resource
 	Without   []resource.Key
+	// Name, unless empty, names AsOf, Otherwise and Without: two states with one name have
+	// them in common.
+	Name string
 }
 
 // Base is where a store stands.
@@ -57,7 +60,10 @@ func (s *State) equal(other *State) bool {
 	sameKeys := func(a, b *resource.Resource) bool {
 		return a.Key() == b.Key() && unchanged(a, b)
 	}
-	return s.AsOf == other.AsOf && slices.Equal(s.Bases, other.Bases) &&
+	if s.AsOf != other.AsOf || !slices.Equal(s.Bases, other.Bases) {
+		return false
+	}
+	return s.Name != "" && s.Name == other.Name ||
 		slices.EqualFunc(s.Otherwise, other.Otherwise, sameKeys) && slices.Equal(s.Without, other.Without)
 }
 
@@ -202,6 +208,18 @@ func (e *Earlier) Told() map[resource.Key]*resource.Resource {
 		}
 	}
 	return told
+}
+
+// Named returns the kept state of a name, or false.
+func (e *Earlier) Named(name string) (State, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.slots {
+		if name != "" && s.state.Name == name {
+			return s.state, true
+		}
+	}
+	return State{}, false
 }
 
 // take returns a slot that has a state, with one more reader.

@@ -71,12 +71,18 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	if q := req.GetPlan(); q != nil {
 		return s.plan(ctx, who, q)
 	}
+	var named []byte
+	if inner := req.GetThenQuestion(); inner != nil {
+		if named, req = req.GetThenName(), inner; len(named) == 0 || req.GetAt() == nil {
+			return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "a question about a named state needs the name and the revision")
+		}
+	}
 	asked, err := question.Parse(req)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
 	}
 	if req.GetAt() != nil {
-		return s.inspectThen(ctx, who, req, asked)
+		return s.inspectThen(ctx, who, req, asked, named)
 	}
 	running, err := s.running(ctx, resource.MeshName(req.GetMesh()), asked)
 	if err != nil {

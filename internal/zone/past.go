@@ -3,6 +3,7 @@ package zone
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -35,6 +36,15 @@ func from(req *meridianv1.InspectRequest) *meridianv1.PointInTime {
 		return req.GetAt()
 	}
 	return &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: req.GetThenFrom()}}
+}
+
+// stateOf returns what a question about an earlier state is answered from, which has a
+// name or none.
+func (p *pastStates) stateOf(req *meridianv1.InspectRequest, name []byte) (livematch.State, error) {
+	if len(name) > 0 {
+		return p.named(req, name)
+	}
+	return p.at(req)
 }
 
 // at returns what a question about an earlier state is answered from.
@@ -71,7 +81,34 @@ func (p *pastStates) at(req *meridianv1.InspectRequest) (state livematch.State, 
 	}
 	state = p.with(newest)
 	state.View, state.AsOf = batch.On(state.View), resource.Revision(req.GetAt().GetRevision())
-	state.Otherwise, state.Without = batch.Written, batch.Deleted
+	state.Otherwise, state.Without, state.Name = batch.Written, batch.Deleted, string(req.GetThenName())
+	return state, nil
+}
+
+// named returns the state that the global told under a name, with what the zone itself owns
+// as it is now.
+func (p *pastStates) named(req *meridianv1.InspectRequest, name []byte) (state livematch.State, err error) {
+	refused := rpcerr.New(rpcerr.OutOfRange, question.ReasonNotTold, "the zone does not keep what the global told of this earlier state")
+	kept, found := p.earlier.Named(string(name))
+	if !found || kept.AsOf != resource.Revision(req.GetAt().GetRevision()) {
+		return state, refused
+	}
+	newest, err := p.stores[0].StateAt(kept.Bases[0].Revision)
+	if err != nil {
+		return state, refused
+	}
+	state = p.with(newest)
+	switch {
+	case slices.Equal(state.Bases, kept.Bases):
+		return kept, nil
+	case state.Bases[0] != kept.Bases[0]: // the global was restored
+		return state, refused
+	}
+	batch := &plan.Batch{Written: kept.Otherwise, Deleted: kept.Without}
+	view := batch.On(state.View)
+	bases := state.Bases
+	state = kept
+	state.View, state.Bases = view, bases
 	return state, nil
 }
 
@@ -95,19 +132,21 @@ func (p *pastStates) read(ctx context.Context, at *meridianv1.PointInTime) (stor
 	return p.with(state).View, nil
 }
 
-// inspectThen answers a question about an earlier state. What proxies do with it is not
-// known.
-func (s *inspectService) inspectThen(ctx context.Context, who turns.Caller, req *meridianv1.InspectRequest, asked question.Question) (*meridianv1.InspectResponse, error) {
+// inspectThen answers a question about an earlier state, which has a name or none. What
+// proxies do with it is not known.
+func (s *inspectService) inspectThen(ctx context.Context, who turns.Caller, req *meridianv1.InspectRequest, asked question.Question, name []byte) (*meridianv1.InspectResponse, error) {
 	if s.past == nil || !question.HasPast(asked) {
 		return nil, rpcerr.New(rpcerr.Invalid, "NO_PAST", "this question is about what is there now: leave --at out")
 	}
-	if err := past.Await(ctx, s.past.stores[0], from(req)); err != nil { // others have their turn meanwhile
-		return nil, err
+	if len(name) == 0 {
+		if err := past.Await(ctx, s.past.stores[0], from(req)); err != nil { // others have their turn meanwhile
+			return nil, err
+		}
 	}
 	var answered question.Answered
 	var revision resource.Revision
 	err := s.turns.Question(ctx, who, func() error {
-		state, err := s.past.at(req)
+		state, err := s.past.stateOf(req, name)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,8 +37,11 @@ func TestInspectThen(t *testing.T) {
 	write(replica, 10, resourcetest.Build(t, "Mesh", "", "default", "{}"))
 	write(replica, 11, timeout("1s"))
 	write(replica, 12, timeout("9s"))
-	write(local, 1, resourcetest.Build(t, "Dataplane", "default", "web-1",
-		`{"networking":{"address":"127.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"web"}}],"outbound":[{"port":81,"tags":{"kuma.io/service":"backend"}}]}}`))
+	dataplane := func(to string, port int) *resource.Resource {
+		return resourcetest.Build(t, "Dataplane", "default", "web-1", fmt.Sprintf(
+			`{"networking":{"address":"127.0.0.1","inbound":[{"port":80,"tags":{"kuma.io/service":"web"}}],"outbound":[{"port":%d,"tags":{"kuma.io/service":%q}}]}}`, port, to))
+	}
+	write(local, 1, dataplane("backend", 81))
 	compiler, err := condition.NewCompiler(condition.DefaultOptions())
 	require.NoError(t, err)
 	live := livematch.New(engines.NewMatcher(compiler), replica, local)
@@ -94,7 +98,61 @@ func TestInspectThen(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(got.GetJson()), "connectTimeout")
 
-	_, err = ask(question.Dataplane{Name: "web-1"}, at(13))
+	named := func(name string, rev uint64) (*meridianv1.InspectResponse, error) {
+		return ask(question.Dataplane{Name: "web-1"}, func(r *meridianv1.InspectRequest) {
+			at(rev)(r)
+			about := proto.CloneOf(r)
+			proto.Reset(r)
+			r.ThenName, r.ThenQuestion = []byte(name), about
+		})
+	}
+	tell := func(name string, rev uint64, r *resource.Resource) {
+		t.Helper()
+		got, err := ask(question.Dataplane{Name: "web-1"}, func(req *meridianv1.InspectRequest) {
+			told(rev, req)
+			req.ThenName = []byte(name)
+			req.ThenWritten = []*meridianv1.Resource{admin.Encode(r)}
+		})
+		require.NoError(t, err)
+		require.Equal(t, rev, got.GetAtRevision())
+	}
+	refused := func(name string, rev uint64) {
+		t.Helper()
+		_, err := named(name, rev)
+		require.True(t, rpcerr.HasReason(err, question.ReasonNotTold), "%v", err)
+	}
+	refused("five", 5)
+	tell("five", 5, timeout("5s"))
+	refused("five", 6)
+	refused("six", 6)
+	_, err = named("", 5)
+	require.Equal(t, rpcerr.Invalid, rpcerr.CodeOf(err))
+	for _, change := range []func(){
+		func() {},
+		func() { write(replica, 13, timeout("13s")) },
+		func() { write(local, 2, dataplane("backend", 82)) },
+		func() { write(local, 3, dataplane("backend", 83)) },
+	} {
+		change()
+		moved := earlier.Moved()
+		for range 2 {
+			got, err = named("five", 5)
+			require.NoError(t, err)
+			require.Equal(t, uint64(5), got.GetAtRevision())
+			require.Contains(t, string(got.GetJson()), `"5s"`)
+		}
+		require.LessOrEqual(t, earlier.Moved(), moved+1)
+	}
+	require.Contains(t, string(got.GetJson()), `83`, "what the zone owns is as it is now")
+	tell("four", 4, timeout("4s"))
+	refused("five", 5)
+	got, err = named("four", 4)
+	require.NoError(t, err)
+	require.Contains(t, string(got.GetJson()), `"4s"`)
+	require.True(t, question.Internal(&meridianv1.InspectRequest{ThenName: []byte("four")}), "only a global names states")
+	require.True(t, question.Internal(&meridianv1.InspectRequest{ThenQuestion: &meridianv1.InspectRequest{}}))
+
+	_, err = ask(question.Dataplane{Name: "web-1"}, at(14))
 	require.Equal(t, rpcerr.OutOfRange, rpcerr.CodeOf(err))
 	_, err = ask(question.Dataplanes{}, at(12))
 	require.True(t, rpcerr.HasReason(err, "NO_PAST"), "%v", err)

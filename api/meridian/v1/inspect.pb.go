@@ -48,9 +48,15 @@ type InspectRequest struct {
 	At *PointInTime `protobuf:"bytes,13,opt,name=at,proto3" json:"at,omitempty"`
 	// From a global to its zones, refused from any other client: what leads from the state
 	// at the revision then_from to that at the revision of at.
-	ThenWritten   []*Resource    `protobuf:"bytes,20,rep,name=then_written,json=thenWritten,proto3" json:"then_written,omitempty"`
-	ThenDeleted   []*ResourceKey `protobuf:"bytes,21,rep,name=then_deleted,json=thenDeleted,proto3" json:"then_deleted,omitempty"`
-	ThenFrom      uint64         `protobuf:"varint,22,opt,name=then_from,json=thenFrom,proto3" json:"then_from,omitempty"`
+	ThenWritten []*Resource    `protobuf:"bytes,20,rep,name=then_written,json=thenWritten,proto3" json:"then_written,omitempty"`
+	ThenDeleted []*ResourceKey `protobuf:"bytes,21,rep,name=then_deleted,json=thenDeleted,proto3" json:"then_deleted,omitempty"`
+	ThenFrom    uint64         `protobuf:"varint,22,opt,name=then_from,json=thenFrom,proto3" json:"then_from,omitempty"`
+	// Likewise: a name of what the three above tell. Zones keep it for a while.
+	ThenName []byte `protobuf:"bytes,23,opt,name=then_name,json=thenName,proto3" json:"then_name,omitempty"`
+	// Likewise, in place of a question of its own: the question about what then_name names.
+	// A zone that does not keep that refuses it, as one does that knows no such names: the
+	// global then tells everything.
+	ThenQuestion  *InspectRequest `protobuf:"bytes,24,opt,name=then_question,json=thenQuestion,proto3" json:"then_question,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -249,6 +255,20 @@ func (x *InspectRequest) GetThenFrom() uint64 {
 		return x.ThenFrom
 	}
 	return 0
+}
+
+func (x *InspectRequest) GetThenName() []byte {
+	if x != nil {
+		return x.ThenName
+	}
+	return nil
+}
+
+func (x *InspectRequest) GetThenQuestion() *InspectRequest {
+	if x != nil {
+		return x.ThenQuestion
+	}
+	return nil
 }
 
 type isInspectRequest_Question interface {
@@ -1546,7 +1566,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xf1\a\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xd0\b\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -1573,7 +1593,9 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02at\x128\n" +
 	"\fthen_written\x18\x14 \x03(\v2\x15.meridian.v1.ResourceR\vthenWritten\x12;\n" +
 	"\fthen_deleted\x18\x15 \x03(\v2\x18.meridian.v1.ResourceKeyR\vthenDeleted\x12\x1b\n" +
-	"\tthen_from\x18\x16 \x01(\x04R\bthenFromB\n" +
+	"\tthen_from\x18\x16 \x01(\x04R\bthenFrom\x12\x1b\n" +
+	"\tthen_name\x18\x17 \x01(\fR\bthenName\x12@\n" +
+	"\rthen_question\x18\x18 \x01(\v2\x1b.meridian.v1.InspectRequestR\fthenQuestionB\n" +
 	"\n" +
 	"\bquestion\"'\n" +
 	"\x11DataplaneQuestion\x12\x12\n" +
@@ -1736,26 +1758,27 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	25, // 13: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
 	26, // 14: meridian.v1.InspectRequest.then_written:type_name -> meridian.v1.Resource
 	27, // 15: meridian.v1.InspectRequest.then_deleted:type_name -> meridian.v1.ResourceKey
-	20, // 16: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	3,  // 17: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
-	4,  // 18: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
-	5,  // 19: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	21, // 20: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	22, // 21: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	23, // 22: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	17, // 23: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	3,  // 24: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	24, // 25: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	18, // 26: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
-	26, // 27: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
-	27, // 28: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
-	0,  // 29: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	16, // 30: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	30, // [30:31] is the sub-list for method output_type
-	29, // [29:30] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	0,  // 16: meridian.v1.InspectRequest.then_question:type_name -> meridian.v1.InspectRequest
+	20, // 17: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 18: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 19: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 20: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	21, // 21: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	22, // 22: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	23, // 23: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	17, // 24: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 25: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	24, // 26: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	18, // 27: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	26, // 28: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
+	27, // 29: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
+	0,  // 30: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	16, // 31: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	31, // [31:32] is the sub-list for method output_type
+	30, // [30:31] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }

@@ -169,7 +169,7 @@ const noteRestricted = "what rests on resources that you may not read is not in 
 func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	mesh := resource.MeshName(req.GetMesh())
 	if question.Internal(req) {
-		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "ends, elsewhere, behind and plan are for questions that a global asks its zones")
+		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "ends, elsewhere, behind, then and plan are for questions that a global asks its zones")
 	}
 	if s.Readers.ReadsAll(ctx) || mesh != "" && s.Readers.ReadsMesh(ctx, mesh) && s.Readers.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil {
 		return s.Answers.Inspect(ctx, req)
