@@ -45,6 +45,8 @@ const (
 	Restore Kind = "restore"
 	// Rollback makes the contents of synced kinds those of revision Op.To of Op.ToEpoch.
 	Rollback Kind = "rollback"
+	// Rollout begins a rollout, or carries on or ends the one that is stored.
+	Rollout Kind = "rollout"
 )
 
 // Outcome is what the client knows about its operation.
@@ -71,7 +73,7 @@ type Op struct {
 	Key    resource.Key
 	// Request is the request id of a write, the same for every attempt.
 	Request string
-	// Value is what a Put writes.
+	// Value is what a Put writes, and of a Rollout what is made of which.
 	Value string
 	// If is the version that the write required, 0 for absence; nil for any.
 	If *uint64
@@ -98,7 +100,7 @@ func (o *Op) String() string {
 		what = fmt.Sprintf("restore of %d resources", len(o.Restored))
 	case o.Kind == Rollback:
 		what = fmt.Sprintf("rollback to revision %d", o.To)
-	case o.Kind == Put:
+	case o.Kind == Put, o.Kind == Rollout:
 		what += " " + o.Value
 	}
 	if o.If != nil {
@@ -109,7 +111,7 @@ func (o *Op) String() string {
 	}
 	answer := string(o.Outcome)
 	switch {
-	case o.Outcome == Done && (o.Kind == Delete || o.Kind == Rollback):
+	case o.Outcome == Done && (o.Kind == Delete || o.Kind == Rollback || o.Kind == Rollout):
 		answer = fmt.Sprintf("revision %d", o.Revision)
 	case o.Outcome == Done && o.Kind != Restore:
 		answer = o.State.String()
@@ -142,13 +144,59 @@ type Commit struct {
 	// Whole says that Changes are the whole state, found so and not told step by
 	// step.
 	Whole bool
+	// Base is the whole state after it, where that was found as well.
+	Base *Commit
 	// All and Synced are images of the state after it: of everything, and of what
 	// zones are sent. Sum is the product's own digest of the latter.
 	All, Synced Image
 	Sum         store.Digest
-	// Content is what Synced is without versions, revisions and times.
+	// Content is what Synced is without versions, revisions, times and rollouts.
 	Content Image
+	// Rollouts are those that it wrote, as it left them; where it is Whole, all there are.
+	Rollouts []RolloutState
+	// Shown is what the zones show that have the change of a rollout. The others show
+	// Synced.
+	Shown map[string]Shown
 }
+
+// whole is the state after a commit where that was found as a whole, else nil.
+func (c *Commit) whole() *Commit {
+	if c.Whole {
+		return c
+	}
+	return c.Base
+}
+
+// Shown is what one zone shows of a state.
+type Shown struct {
+	Synced Image
+	// Hidden are the keys that are in the state and not shown.
+	Hidden []resource.Key
+}
+
+// RolloutState is a rollout as it is stored.
+type RolloutState struct {
+	Name string
+	// Stage is the current one of Stages, from 1.
+	Stage, Stages int
+	// Completed and Aborted end it.
+	Completed, Aborted bool
+	// Zones have the change, and All says that all have.
+	Zones   []string
+	All     bool
+	Changes []RolloutChange
+}
+
+// RolloutChange is what a rollout is to make of a key.
+type RolloutChange struct {
+	Key resource.Key
+	// Replaces is the version that it was decided on, 0 for absence.
+	Replaces uint64
+	// Value is the content, empty where the key is deleted.
+	Value string
+}
+
+func (r *RolloutState) finished() bool { return r.Completed || r.Aborted }
 
 // Observation is that a server held a state.
 type Observation struct {
@@ -314,11 +362,14 @@ func (s *Source) Add(c *Commit) *Commit {
 		s.epochs[c.Epoch] = l
 	}
 	known := l.commits[c.Revision]
-	if known != nil && (!known.Whole || c.Whole) {
+	switch {
+	case known != nil && !known.Whole && c.Whole && known.Base == nil:
+		known.Base = c
 		return known
-	}
-	if known != nil {
-		c.Seen = min(c.Seen, known.Seen)
+	case known != nil && (!known.Whole || c.Whole):
+		return known
+	case known != nil:
+		c.Base, c.Seen = known, min(c.Seen, known.Seen)
 	}
 	l.commits[c.Revision], l.sorted = c, nil
 	if c.Request != "" && !c.Whole {
@@ -372,12 +423,16 @@ func (s *Source) Made(request string) []*Commit { return s.byID[request] }
 func (s *Source) StateAt(e store.Epoch, r resource.Revision, key resource.Key) State {
 	commits := s.Of(e)
 	for _, c := range slices.Backward(commits[:after(commits, r)]) {
+		whole := c.whole()
+		if whole != nil {
+			c = whole
+		}
 		for _, ch := range c.Changes {
 			if ch.Key == key {
 				return ch.State
 			}
 		}
-		if c.Whole {
+		if whole != nil {
 			break
 		}
 	}
@@ -389,8 +444,9 @@ func (s *Source) Whole(e store.Epoch, r resource.Revision) map[resource.Key]Stat
 	out := map[resource.Key]State{}
 	commits := s.Of(e)
 	for _, c := range commits[:after(commits, r)] {
-		if c.Whole {
+		if whole := c.whole(); whole != nil {
 			clear(out)
+			c = whole
 		}
 		for _, ch := range c.Changes {
 			if ch.State.Version == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,7 @@ func sound() *history.History {
 		{Client: 1, Server: "g1", Kind: history.Rollback, Request: "r10", To: 4, ToEpoch: first, Call: at(12), Return: at(13), Outcome: history.Done, Revision: 14},
 		{Client: 3, Server: "g1", Kind: history.Read, Key: key(1), Call: at(14), Return: at(15), Outcome: history.Done, State: state(3, 14, "a")},
 	}
+	rollOut(h, marker)
 	h.Leads = []history.Lead{{Server: "g1", At: at(1), Epoch: first, Revision: 2}, {Server: "g2", At: at(9), Epoch: first, Revision: 8}}
 	h.Deliveries = []history.Delivery{
 		{Watcher: "w", Server: "g1", At: at(3), Epoch: first, Prev: 2, Revision: 4, Changes: commits[1].Changes},
@@ -119,6 +121,10 @@ func sound() *history.History {
 		{Zone: "z", Boot: 1, Disk: 1, At: at(5), Epoch: first, Revision: 5, Synced: image(105)},
 		{Zone: "z", Boot: 2, Disk: 1, At: at(7), Epoch: first, Revision: 7, Synced: image(107), Gone: []resource.Key{key(1)}},
 		{Zone: "z", Boot: 2, Disk: 1, At: at(11), Epoch: second, Revision: 12, Synced: image(105)},
+		{Zone: "z", Boot: 2, Disk: 1, At: at(17), Epoch: second, Revision: 16, Synced: image(216)},
+		{Zone: "y", Boot: 1, Disk: 1, At: at(17), Epoch: second, Revision: 16, Synced: image(116)},
+		{Zone: "z", Boot: 2, Disk: 1, At: at(21), Epoch: second, Revision: 19, Synced: image(219), Gone: []resource.Key{key(2)}},
+		{Zone: "z", Boot: 2, Disk: 1, At: at(22), Epoch: second, Revision: 20, Synced: image(118)},
 	}
 	frame := func(n int, stream int, kind history.FrameKind, rev, prev resource.Revision) history.Frame {
 		return history.Frame{
@@ -141,12 +147,61 @@ func sound() *history.History {
 	return h
 }
 
+// rollOut adds two rollouts to a sound history: one that is completed in its second
+// stage, and one that is aborted.
+func rollOut(h *history.History, marker func(string) history.Change) {
+	written := func(name string, version uint64, rev resource.Revision) history.Change {
+		return history.Change{Key: resource.Key{Kind: resource.KindRollout, Name: name}, State: state(version, rev, fmt.Sprint(name, version))}
+	}
+	full := history.RolloutState{
+		Name: "full", Stage: 1, Stages: 2, Zones: []string{"z"},
+		Changes: []history.RolloutChange{{Key: key(1), Replaces: 3, Value: "n"}, {Key: key(2), Value: "m"}},
+	}
+	last, done := full, full
+	last.Stage, last.All = 2, true
+	done.Stage, done.Zones, done.Completed = 2, nil, true
+	back := history.RolloutState{Name: "back", Stage: 1, Stages: 2, Zones: []string{"z"}, Changes: []history.RolloutChange{{Key: key(2), Replaces: 1}}}
+	aborted := back
+	aborted.Zones, aborted.Aborted = nil, true
+	for _, c := range []*history.Commit{
+		{
+			Revision: 16, Prev: 14, Request: "r16", Synced: image(116), Shown: map[string]history.Shown{"z": {Synced: image(216)}},
+			Changes: []history.Change{marker("r16"), written("full", 1, 16)}, Rollouts: []history.RolloutState{full},
+		},
+		{
+			Revision: 17, Prev: 16, Request: "r17", Synced: image(117), Shown: map[string]history.Shown{"z": {Synced: image(217)}, "y": {Synced: image(217)}},
+			Changes: []history.Change{marker("r17"), written("full", 2, 17)}, Rollouts: []history.RolloutState{last},
+		},
+		{
+			Revision: 18, Prev: 17, Request: "r18", Synced: image(118), Rollouts: []history.RolloutState{done},
+			Changes: []history.Change{marker("r18"), {Key: key(1), State: state(4, 18, "n")}, {Key: key(2), State: state(1, 18, "m")}, written("full", 3, 18)},
+		},
+		{
+			Revision: 19, Prev: 18, Request: "r19", Synced: image(119), Shown: map[string]history.Shown{"z": {Synced: image(219), Hidden: []resource.Key{key(2)}}},
+			Changes: []history.Change{marker("r19"), written("back", 1, 19)}, Rollouts: []history.RolloutState{back},
+		},
+		{
+			Revision: 20, Prev: 19, Request: "r20", Synced: image(118), Rollouts: []history.RolloutState{aborted},
+			Changes: []history.Change{marker("r20"), written("back", 2, 20)},
+		},
+	} {
+		c.Epoch, c.Seen, c.All, c.Sum = second, at(int(c.Revision)), image(int(c.Revision)), store.Digest{Lo: uint64(c.Revision)}
+		h.Source.Add(c)
+	}
+	h.Ops = append(
+		h.Ops,
+		&history.Op{Client: 1, Server: "g1", Kind: history.Rollout, Value: "full", Request: "r18", Call: at(17), Return: at(19), Outcome: history.Done, Revision: 18},
+		&history.Op{Client: 3, Server: "g1", Kind: history.Read, Key: key(1), Call: at(20), Return: at(21), Outcome: history.Done, State: state(4, 18, "n")},
+	)
+}
+
 func TestSoundHistory(t *testing.T) {
 	h := sound()
 	require.Empty(t, history.Check(h))
 	require.Empty(t, history.Linearizable(h, time.Minute))
 	require.Equal(t, history.Counts{
-		Acknowledged: 4, Reads: 4, Unknown: 1, Refused: 2, Commits: 7, Epochs: 2, Deliveries: 3, Sightings: 4, Frames: 9, Rollbacks: 1, Recalls: 3,
+		Acknowledged: 5, Reads: 5, Unknown: 1, Refused: 2, Commits: 12, Epochs: 2, Deliveries: 3, Sightings: 8, Frames: 9, Rollbacks: 1, Recalls: 3,
+		Begun: 2, Completed: 1, Aborted: 1, Shown: 2,
 	}, h.Count())
 }
 
@@ -185,6 +240,15 @@ func TestEveryPromiseCanFail(t *testing.T) {
 		}},
 		{"I3", "a zone names an epoch that never was", func(h *history.History) {
 			h.Sightings[3].Epoch.Random++
+		}},
+		{"I3", "a zone does not show the rollout that it has", func(h *history.History) {
+			h.Sightings[4].Synced = image(116)
+		}},
+		{"I3", "a zone shows a rollout that it does not have", func(h *history.History) {
+			h.Sightings[5].Synced = image(216)
+		}},
+		{"I3", "a zone still shows a rollout that was aborted", func(h *history.History) {
+			h.Sightings[7].Synced = image(219)
 		}},
 		{"I4", "a zone goes back", func(h *history.History) {
 			h.Sightings = append(h.Sightings[:3], h.Sightings[1])
@@ -235,6 +299,9 @@ func TestEveryPromiseCanFail(t *testing.T) {
 		{"I10", "a zone lost what the global has", func(h *history.History) {
 			h.Sightings[1].Gone = []resource.Key{key(1)}
 		}},
+		{"I10", "a zone lost what a rollout does not delete", func(h *history.History) {
+			h.Sightings[6].Gone = []resource.Key{key(1)}
+		}},
 		{"I11", "a zone is sent a secret", func(h *history.History) {
 			h.Frames[4].Kinds = []resource.Kind{synced, secret}
 		}},
@@ -271,6 +338,87 @@ func TestEveryPromiseCanFail(t *testing.T) {
 		{"linearizable", "a rollback writes what it does not change", func(h *history.History) {
 			h.Source.Of(second)[1].Changes[1].State = state(2, 14, "a")
 			h.Ops[10].State = state(2, 14, "a")
+		}},
+		{"rollout", "a rollout writes what it changes before the end", func(h *history.History) {
+			c := h.Source.Of(second)[2]
+			c.Changes = append(c.Changes, history.Change{Key: key(1), State: state(4, 16, "n")})
+			h.Source.Of(second)[3].Changes = append(h.Source.Of(second)[3].Changes, history.Change{Key: key(1), State: state(4, 17, "n")})
+		}},
+		{"rollout", "another client writes what a rollout is to change", func(h *history.History) {
+			h.Source.Of(second)[3].Rollouts = nil
+			h.Source.Of(second)[3].Changes = []history.Change{{Key: key(2), State: state(1, 17, "other")}}
+		}},
+		{"rollout", "a rollout that was found with an epoch's state is forgotten", func(h *history.History) {
+			third := store.Epoch{ClusterID: first.ClusterID, Incarnation: 3, Random: 3}
+			open := h.Source.Of(second)[2]
+			whole := &history.Commit{Epoch: third, Revision: 21, Whole: true, Rollouts: open.Rollouts, Changes: []history.Change{{Key: key(1), State: state(3, 14, "a")}}}
+			h.Source.Add(whole)
+			h.Source.Add(&history.Commit{Epoch: third, Revision: 21, Prev: 20})
+			h.Source.Add(&history.Commit{Epoch: third, Revision: 22, Prev: 21, Changes: []history.Change{{Key: key(1), State: state(4, 22, "x")}}})
+		}},
+		{"rollout", "a completion leaves a resource out", func(h *history.History) {
+			c := h.Source.Of(second)[4]
+			c.Changes = append(c.Changes[:2:2], c.Changes[3])
+		}},
+		{"rollout", "a completion writes something else", func(h *history.History) {
+			h.Source.Of(second)[4].Changes[2].State.Value = "other"
+		}},
+		{"rollout", "a completion of another version", func(h *history.History) {
+			h.Source.Of(second)[4].Changes[1].State.Version = 5
+		}},
+		{"rollout", "a rollout is completed before its last stage", func(h *history.History) {
+			h.Source.Of(second)[3].Rollouts[0].Stage = 1
+		}},
+		{"rollout", "a stage is skipped", func(h *history.History) {
+			for _, c := range h.Source.Of(second)[2:5] {
+				c.Rollouts[0].Stages = 3
+			}
+			h.Source.Of(second)[3].Rollouts[0].Stage = 3
+		}},
+		{"rollout", "a stage is repeated", func(h *history.History) {
+			again, c := h.Source.Of(second)[2].Rollouts[0], h.Source.Of(second)[4]
+			again.All = true
+			c.Rollouts, c.Changes = []history.RolloutState{again}, nil
+		}},
+		{"rollout", "a rollout begins in its second stage", func(h *history.History) {
+			h.Source.Of(second)[5].Rollouts[0].Stage = 2
+		}},
+		{"rollout", "a rollout of what is not stored", func(h *history.History) {
+			h.Source.Of(second)[5].Rollouts[0].Changes[0].Replaces = 2
+		}},
+		{"rollout", "two rollouts of one key", func(h *history.History) {
+			other := h.Source.Of(second)[2].Rollouts[0]
+			other.Name = "other"
+			h.Source.Of(second)[3].Rollouts = append(h.Source.Of(second)[3].Rollouts, other)
+		}},
+		{"rollout", "a rollout becomes another", func(h *history.History) {
+			h.Source.Of(second)[3].Rollouts[0].Changes = []history.RolloutChange{{Key: key(1), Replaces: 3, Value: "x"}}
+		}},
+		{"rollout", "a zone loses a rollout that continues", func(h *history.History) {
+			h.Source.Of(second)[3].Rollouts[0].Zones = []string{"y"}
+		}},
+		{"rollout", "an abort writes what was to be deleted", func(h *history.History) {
+			c := h.Source.Of(second)[6]
+			c.Changes = append(c.Changes, history.Change{Key: key(2)})
+		}},
+		{"rollout", "a rollout continues after its end", func(h *history.History) {
+			c := *h.Source.Of(second)[3]
+			c.Revision, c.Prev = 21, 20
+			h.Source.Add(&c)
+		}},
+		{"rollout", "a rollout is removed before its end", func(h *history.History) {
+			c := h.Source.Of(second)[6]
+			c.Rollouts, c.Changes[1].State = nil, history.State{}
+		}},
+		{"I1", "an acknowledged completion was never committed", func(h *history.History) {
+			h.Ops[11].Request = "r11"
+		}},
+		{"linearizable", "a read misses a completion", func(h *history.History) {
+			h.Ops[12].State = state(3, 14, "a")
+		}},
+		{"linearizable", "a key is written on its way to the end of a rollout", func(h *history.History) {
+			h.Source.Of(second)[4].Changes[1].State.Version = 5
+			h.Ops[12].State = state(5, 18, "n")
 		}},
 		{"watch", "a commit is delivered twice", func(h *history.History) {
 			h.Deliveries[1] = h.Deliveries[0]
@@ -384,13 +532,29 @@ func TestSource(t *testing.T) {
 	require.Equal(t, map[resource.Key]history.State{key(1): state(2, 5, "b")}, without(h.Source.Whole(first, 6)))
 	require.Empty(t, without(h.Source.Whole(first, 7)))
 	require.Equal(t, state(2, 5, "b"), h.Source.StateAt(second, 12, key(1)))
-	whole := &history.Commit{Epoch: first, Revision: 20, Whole: true, Seen: at(30)}
-	told := &history.Commit{Epoch: first, Revision: 20, Prev: 8, Seen: at(31), Request: "r20"}
+	whole := &history.Commit{Epoch: first, Revision: 30, Whole: true, Seen: at(30)}
+	told := &history.Commit{Epoch: first, Revision: 30, Prev: 8, Seen: at(31), Request: "r30"}
 	require.Same(t, whole, h.Source.Add(whole))
 	require.Same(t, told, h.Source.Add(told))
 	require.Equal(t, at(30), told.Seen)
-	require.Same(t, told, h.Source.Add(&history.Commit{Epoch: first, Revision: 20, Whole: true}))
-	require.Equal(t, []*history.Commit{told}, h.Source.Made("r20"))
+	require.Same(t, whole, told.Base)
+	require.Same(t, told, h.Source.Add(&history.Commit{Epoch: first, Revision: 30, Whole: true}))
+	require.Equal(t, []*history.Commit{told}, h.Source.Made("r30"))
+
+	// What a state holds is known from there on, whichever was seen first.
+	held := []history.Change{{Key: key(7), State: state(1, 20, "held")}}
+	for _, wholeFirst := range []bool{true, false} {
+		both := []*history.Commit{{Epoch: first, Revision: 40, Prev: 30}, {Epoch: first, Revision: 40, Whole: true, Changes: held}}
+		if wholeFirst {
+			slices.Reverse(both)
+		}
+		var source history.Source
+		source.Add(both[0])
+		source.Add(both[1])
+		source.Add(&history.Commit{Epoch: first, Revision: 41, Prev: 40})
+		require.Equal(t, state(1, 20, "held"), source.StateAt(first, 41, key(7)))
+		require.Equal(t, map[resource.Key]history.State{key(7): state(1, 20, "held")}, source.Whole(first, 41))
+	}
 }
 
 func without(m map[resource.Key]history.State) map[resource.Key]history.State {

@@ -91,14 +91,14 @@ func Linearizable(h *History, limit time.Duration) []Violation {
 // perKey returns the operations on each key as porcupine takes them.
 func perKey(h *History) map[resource.Key][]porcupine.Operation {
 	byKey := map[resource.Key][]porcupine.Operation{}
-	var restores, rollbacks []*Op
+	var restores, several []*Op
 	for _, op := range h.Ops {
 		switch {
 		case op.Kind == Restore && op.Outcome != Refused:
 			restores = append(restores, op)
 			continue
-		case op.Kind == Rollback:
-			rollbacks = append(rollbacks, writesOf(h, op)...)
+		case op.Kind == Rollback, op.Kind == Rollout:
+			several = append(several, writesOf(h, op)...)
 			continue
 		}
 		for _, op := range settle(h, op) {
@@ -107,7 +107,7 @@ func perKey(h *History) map[resource.Key][]porcupine.Operation {
 			})
 		}
 	}
-	for _, op := range rollbacks {
+	for _, op := range several {
 		if ops, ok := byKey[op.Key]; ok { // else no client reads it, and others write it
 			byKey[op.Key] = append(ops, porcupine.Operation{ClientId: op.Client, Input: op, Call: int64(op.Call), Return: int64(op.Return)})
 		}
@@ -124,7 +124,8 @@ func perKey(h *History) map[resource.Key][]porcupine.Operation {
 	return byKey
 }
 
-// writesOf returns what the commits of a rollback wrote, as operations on single keys.
+// writesOf returns what the commits of an operation on several keys wrote, as operations
+// on single ones.
 func writesOf(h *History, op *Op) []*Op {
 	var out []*Op
 	for _, c := range h.Source.Made(op.Request) {

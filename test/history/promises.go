@@ -51,6 +51,7 @@ func Promises() []Promise {
 		{"history", "the global's history is one line without a gap", SourceIsOneLine},
 		{"past", "a state of the past is on every server what the global held then, and after one entry all servers can read the same ones", PastIsTheSame},
 		{"rollback", "a rollback makes the contents those of an earlier revision, in one commit", RollbacksAreWhole},
+		{"rollout", "what a rollout is to change is written by its completion alone, as one commit, after every stage once", RolloutsAreStaged},
 		{"watch", "a watcher receives every commit once, in order, completely, and resumes where it was", WatchersMissNothing},
 		{"liveness", "what is promised within a time (L1 to L6) happens within it", InTime},
 	}
@@ -89,7 +90,7 @@ func AcknowledgedSurvive(h *History) []Violation {
 	newest := map[store.Epoch][]acked{} // rising in both
 	ops := slices.SortedFunc(slices.Values(h.Ops), func(a, b *Op) int { return cmp.Compare(a.Return, b.Return) })
 	for _, op := range ops {
-		if op.Outcome != Done || op.Request == "" || op.Kind != Put && op.Kind != Delete && op.Kind != Rollback {
+		if op.Outcome != Done || op.Request == "" || op.Kind != Put && op.Kind != Delete && op.Kind != Rollback && op.Kind != Rollout {
 			continue
 		}
 		made := h.made(op)

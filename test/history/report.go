@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"meridian/internal/resource"
 )
 
 // Counts is how much a history holds.
@@ -17,6 +19,9 @@ type Counts struct {
 	Deliveries, Sightings, Frames         int
 	// Rollbacks are the acknowledged ones, Recalls the states of the past that were read.
 	Rollbacks, Recalls int
+	// Begun are the rollouts that were stored, Completed and Aborted those that ended, and
+	// Shown the sightings of what rollouts change.
+	Begun, Completed, Aborted, Shown int
 }
 
 // Count counts.
@@ -40,8 +45,35 @@ func (h *History) Count() Counts {
 	for _, e := range h.Source.Epochs() {
 		c.Epochs++
 		c.Commits += len(h.Source.Of(e))
+		for _, commit := range h.Source.Of(e) {
+			c.countRollouts(commit)
+		}
+	}
+	for _, s := range h.Sightings {
+		if commit := h.Source.At(s.Epoch, s.Revision); commit != nil && commit.in(s.Zone).Synced != commit.Synced {
+			c.Shown++
+		}
 	}
 	return c
+}
+
+// countRollouts counts what a commit makes of rollouts.
+func (c *Counts) countRollouts(of *Commit) {
+	if of.Whole {
+		return // says nothing of when
+	}
+	for i := range of.Rollouts {
+		switch r := &of.Rollouts[i]; {
+		case r.Completed:
+			c.Completed++
+		case r.Aborted:
+			c.Aborted++
+		case slices.ContainsFunc(of.Changes, func(ch Change) bool {
+			return ch.Key.Kind == resource.KindRollout && ch.Key.Name == r.Name && ch.State.Version == 1
+		}):
+			c.Begun++
+		}
+	}
 }
 
 // Report writes what was broken, the faults, and what happened shortly before

@@ -8,7 +8,8 @@ import (
 )
 
 // ZonesHoldSourceStates is I3 and I5: what a zone shows under a revision is what
-// the global had at that revision, never something between two of its states.
+// the global had at that revision, never something between two of its states; with the
+// changes of the rollouts that it has then, and no others.
 func ZonesHoldSourceStates(h *History) []Violation {
 	f := findings{promise: "I3"}
 	for _, s := range h.Sightings {
@@ -19,13 +20,21 @@ func ZonesHoldSourceStates(h *History) []Violation {
 		switch {
 		case c == nil:
 			f.add(s.At, "zone %s names revision %d of incarnation %d, which the global never had", s.Zone, s.Revision, s.Epoch.Incarnation)
-		case c.Synced != s.Synced:
-			f.add(s.At, "zone %s shows %s at revision %d, the global had %s", s.Zone, s.Synced, s.Revision, c.Synced)
+		case c.in(s.Zone).Synced != s.Synced:
+			f.add(s.At, "zone %s shows %s at revision %d, the global had %s and it is to show %s", s.Zone, s.Synced, s.Revision, c.Synced, c.in(s.Zone).Synced)
 		case s.Revision > h.newest(s.Epoch):
 			f.add(s.At, "zone %s names revision %d, the global got to %d", s.Zone, s.Revision, h.newest(s.Epoch))
 		}
 	}
 	return f.list
+}
+
+// in is what a zone is to show of the state after a commit.
+func (c *Commit) in(zone string) Shown {
+	if shown, ok := c.Shown[zone]; ok {
+		return shown
+	}
+	return Shown{Synced: c.Synced}
 }
 
 // newest is the newest revision that any server had in an epoch.
@@ -57,7 +66,8 @@ func ZonesNeverGoBack(h *History) []Violation {
 }
 
 // DeletionsAreReal is I10: a key that a zone no longer shows was absent from
-// some state of the global that the zone passed, up to the one it is at.
+// some state of the global that the zone passed, up to the one it is at, or is deleted
+// there by a rollout that the zone has.
 func DeletionsAreReal(h *History) []Violation {
 	f := findings{promise: "I10"}
 	last := map[string]Sighting{}
@@ -68,6 +78,9 @@ func DeletionsAreReal(h *History) []Violation {
 			continue
 		}
 		for _, key := range s.Gone {
+			if c := h.Source.At(s.Epoch, s.Revision); c != nil && slices.Contains(c.in(s.Zone).Hidden, key) {
+				continue
+			}
 			if h.Source.StateAt(s.Epoch, s.Revision, key).Version != 0 {
 				f.add(s.At, "zone %s lost %s on its way from revision %d to %d, where the global has it", s.Zone, key, before.Revision, s.Revision)
 			}
