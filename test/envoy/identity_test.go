@@ -29,6 +29,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	meridianxds "meridian/internal/xds"
+	"meridian/test/traffic"
 )
 
 const (
@@ -430,8 +431,15 @@ func TestAnOutboundKnowsItsServers(t *testing.T) {
 }
 
 // No request fails while the certificates of both sides, and then the authority of the
-// mesh, are replaced: neither over connections that last nor over new ones.
+// mesh, are replaced, whatever applications speak: neither over connections that last nor
+// over new ones.
 func TestIdentitiesAreReplacedUnderLoad(t *testing.T) {
+	for _, protocol := range []string{"http", "http2", "grpc", "tcp"} {
+		t.Run(protocol, func(t *testing.T) { replacesIdentities(t, protocol) })
+	}
+}
+
+func replacesIdentities(t *testing.T, protocol string) {
 	z, old, own, other := newZone(t), meshcatest.Authority(t, "m"), newFiles(t), newFiles(t)
 	signs := old
 	var direct atomic.Pointer[tls.Certificate]
@@ -454,51 +462,49 @@ func TestIdentitiesAreReplacedUnderLoad(t *testing.T) {
 		direct.Store(&pair)
 	}
 	replace(old)
-	called = z.member("http", own, z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
+	called = z.member(protocol, own, z.put(resource.KindMesh, "", "m", mutualTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
 	var c *client
 	c, calling = z.caller(other)
 	require.Equal(t, "backend-1", c.get("/").body)
-	once := newClient(t, 0)
-	once.url = c.url
-	once.http.Transport.(*http.Transport).DisableKeepAlives = true
-	stop := make(chan struct{})
-	var load sync.WaitGroup
-	var failed atomic.Pointer[string]
-	for _, attempt := range []func() (answer, error){
-		func() (answer, error) { return c.try(http.MethodGet, "/") },
-		func() (answer, error) { return once.try(http.MethodGet, "/") },
-		func() (answer, error) { return presenting(t, direct.Load()).get(called.at) },
-	} {
-		load.Go(func() {
-			for failed.Load() == nil {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if a, err := attempt(); err != nil || a.body != "backend-1" {
-					text := fmt.Sprint(a, err)
-					failed.Store(&text)
-				}
-			}
-		})
+	l := traffic.New(t)
+	switch protocol {
+	case "grpc":
+		l.Worker(traffic.Call(t, c.url))
+		l.Worker(traffic.Post(c.url, true, true))
+	case "tcp": // a connection that lasts stays where it is
+		l.Worker(traffic.Post(c.url, false, true))
+		l.Worker(traffic.Post(c.url, true, true))
+	default:
+		l.Worker(traffic.Post(c.url, false, false))
+		l.Worker(traffic.Post(c.url, true, false))
+		l.Worker(traffic.Post(c.url, false, true))
+	}
+	l.Worker(func() error { // a connection with TLS of its own for each request
+		a, err := presenting(t, direct.Load()).get(called.at)
+		if err == nil && a.body != "backend-1" {
+			err = fmt.Errorf("%d: %s", a.status, a.body)
+		}
+		return err
+	})
+	l.Pass(10)
+	renew := func(roots ...*meshca.Authority) {
+		t.Helper()
+		replace(roots...)
+		l.Pass(5)
 	}
 	for range 5 {
-		replace(old)
+		renew(old)
 	}
 	next := meshcatest.Authority(t, "m")
-	replace(next, old) // everyone trusts the next one
-	signs = next       // it signs
-	replace(next, old)
-	replace(next) // and the last one is retired
+	renew(next, old) // everyone trusts the next one
+	signs = next     // it signs
+	renew(next, old)
+	renew(next) // and the last one is retired
 	for range 5 {
-		replace(next)
+		renew(next)
 	}
-	close(stop)
-	load.Wait()
-	if failed.Load() != nil {
-		t.Fatalf("a request failed: %s", *failed.Load())
-	}
+	l.Stop()
+	l.Pass(0)
 	_, err := presenting(t, func() *tls.Certificate {
 		pair := meshcatest.Issue(t, old, "m", "web-2", resource.Tags{resource.ServiceTag: "web"}).Pair(t)
 		return &pair

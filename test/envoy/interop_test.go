@@ -28,6 +28,7 @@ import (
 	"meridian/internal/resource"
 	meridianxds "meridian/internal/xds"
 	"meridian/internal/xds/xdstest"
+	"meridian/test/traffic"
 )
 
 // health is a gRPC service.
@@ -145,21 +146,21 @@ func TestAStockClientWherePlaintextIsAccepted(t *testing.T) {
 		return conn
 	}
 	conn := dial()
-	l := newLoad(t)
-	t.Cleanup(func() { l.stop(); require.NoError(t, conn.Close()) })
+	l := traffic.New(t)
+	t.Cleanup(func() { l.Stop(); require.NoError(t, conn.Close()) })
 	check(t, conn, codes.OK)
-	l.worker(func() error {
+	l.Worker(func() error {
 		_, err := healthv1.NewHealthClient(conn).Check(context.Background(), &healthv1.HealthCheckRequest{})
 		return err
 	})
-	l.pass(20)
+	l.Pass(20)
 	certified := func(has bool, names ...string) {
 		t.Helper()
 		for _, name := range names {
 			z.feed.Certified(policy.DataplaneKey("m", name), has)
 			require.Empty(t, z.settle("backend-1"))
 			require.Empty(t, z.settle("web-1"))
-			l.pass(20)
+			l.Pass(20)
 		}
 	}
 	// A client that is new, and the one that calls all the time.
@@ -174,7 +175,7 @@ func TestAStockClientWherePlaintextIsAccepted(t *testing.T) {
 	certified(true, "backend-1", "web-1")
 	for e.count(plaintext) > 0 {
 		require.NoError(t, t.Context().Err())
-		l.pass(1)
+		l.Pass(1)
 	}
 	before := e.plaintext()
 	for _, mode := range []string{mutualTLS, permissiveTLS} {
@@ -184,7 +185,7 @@ func TestAStockClientWherePlaintextIsAccepted(t *testing.T) {
 	require.Equal(t, before, e.plaintext())
 	certified(false, "web-1")
 	certified(true, "web-1")
-	l.stop()
+	l.Stop()
 	z.apply(z.put(resource.KindMeshTrafficPermission, "m", "p", onlyOther))
 	require.Empty(t, z.settle("backend-1"))
 	until(codes.PermissionDenied)

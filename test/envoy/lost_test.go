@@ -1,127 +1,24 @@
 package envoy
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 	meridianxds "meridian/internal/xds"
+	"meridian/test/traffic"
 )
-
-// load sends requests without a pause until the test ends, or one fails.
-type load struct {
-	t       *testing.T
-	running sync.WaitGroup
-
-	mu      sync.Mutex
-	changed *sync.Cond
-	done    []int // requests that succeeded, by worker
-	failure error // the first
-	stopped bool
-}
-
-func newLoad(t *testing.T) *load {
-	l := &load{t: t}
-	l.changed = sync.NewCond(&l.mu)
-	t.Cleanup(l.stop)
-	return l
-}
-
-// worker sends one request after another.
-func (l *load) worker(request func() error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := len(l.done)
-	l.done = append(l.done, 0)
-	l.running.Go(func() {
-		for {
-			err := request()
-			l.mu.Lock()
-			if l.stopped || l.failure != nil {
-				l.mu.Unlock()
-				return
-			}
-			l.failure = err
-			l.done[i]++
-			l.changed.Broadcast()
-			l.mu.Unlock()
-		}
-	})
-}
-
-// pass waits until every worker has sent some requests, and requires that none has failed
-// so far.
-func (l *load) pass(requests int) {
-	l.t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, before := range slices.Clone(l.done) {
-		for l.failure == nil && l.done[i] < before+requests {
-			l.changed.Wait()
-		}
-	}
-	require.NoError(l.t, l.failure, "after %d requests", l.done)
-}
-
-func (l *load) stop() {
-	l.mu.Lock()
-	l.stopped = true
-	l.mu.Unlock()
-	l.running.Wait()
-}
-
-// post is a request that is not repeated when it fails. fresh has a connection of its own
-// for each.
-func post(url string, http2, fresh bool) func() error {
-	protocols := &http.Protocols{}
-	protocols.SetHTTP1(!http2)
-	protocols.SetUnencryptedHTTP2(http2)
-	client := &http.Client{Transport: &http.Transport{Protocols: protocols, DisableKeepAlives: fresh}}
-	return func() error {
-		request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, bytes.NewReader([]byte("body")))
-		if err != nil {
-			return err
-		}
-		request.GetBody = nil // nor can it be repeated
-		response, err := client.Do(request)
-		if err != nil {
-			return err
-		}
-		var body bytes.Buffer
-		_, err = body.ReadFrom(response.Body)
-		if response.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s: %s", response.Status, body.String())
-		}
-		return errors.Join(err, response.Body.Close())
-	}
-}
-
-// stockGRPC is a call of grpc-go.
-func stockGRPC(t *testing.T, url string) func() error {
-	conn, err := grpc.NewClient("passthrough:///"+strings.TrimPrefix(url, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, conn.Close()) })
-	return func() error { return conn.Invoke(context.Background(), "/a.S/M", &emptypb.Empty{}, &emptypb.Empty{}) }
-}
 
 // under is an outbound of web-1 under load, with servers of backend.
 type under struct {
 	*zone
-	load     *load
+	load     *traffic.Load
 	client   *client
 	protocol string
 	servers  map[string]*server
@@ -138,7 +35,7 @@ func (u *under) change(ops ...store.Op) {
 	u.t.Helper()
 	u.apply(ops...)
 	require.Empty(u.t, u.settle("web-1"))
-	u.load.pass(3)
+	u.load.Pass(3)
 }
 
 // reach waits until a server answers.
@@ -146,7 +43,7 @@ func (u *under) reach(name string) {
 	u.t.Helper()
 	u.client.until("/", func(a answer) bool {
 		if u.load != nil {
-			u.load.pass(0)
+			u.load.Pass(0)
 		}
 		u.client.http.CloseIdleConnections()
 		return a.body == name
@@ -159,10 +56,10 @@ func (u *under) leave(name string) {
 	s := u.servers[name]
 	for before := int32(-1); before != s.requests.Load(); {
 		before = s.requests.Load()
-		u.load.pass(20)
+		u.load.Pass(20)
 	}
 	require.NoError(u.t, s.web.Close())
-	u.load.pass(20)
+	u.load.Pass(20)
 }
 
 // flip writes two batches in turn, each as soon as requests reach the server that the last
@@ -180,7 +77,7 @@ func (u *under) flip(there, back []store.Op, name string) {
 		write(back, "base")
 	}
 	require.Empty(u.t, u.settle("web-1"))
-	u.load.pass(3)
+	u.load.Pass(3)
 }
 
 // to is a route to one version.
@@ -291,7 +188,7 @@ var changes = []struct {
 	}},
 	{"the zone is killed and starts again", func(u *under) {
 		u.stop()
-		u.load.pass(20)
+		u.load.Pass(20)
 		u.serve(u.address)
 		u.change(u.server("after"))
 		u.change(u.to("after"))
@@ -307,7 +204,7 @@ var changes = []struct {
 		u.reach("old")
 		u.stop()
 		u.apply(u.server("meanwhile"), u.to("meanwhile"), gone("old"))
-		u.load.pass(20)
+		u.load.Pass(20)
 		u.serve(u.address)
 		u.change()
 		u.reach("meanwhile")
@@ -375,23 +272,25 @@ func TestNoRequestToAnInboundIsLost(t *testing.T) {
 	for _, protocol := range []string{"http", "tcp"} {
 		t.Run(protocol, func(t *testing.T) {
 			s := inbound(t, protocol)
-			l := newLoad(t)
-			l.worker(post(s.url, false, true))
+			l := traffic.New(t)
+			l.Worker(traffic.Post(s.url, false, true))
 			if protocol != "tcp" { // a connection that lasts stays where it is
-				l.worker(post(s.url, false, false))
-				l.worker(post(s.url, true, false))
+				l.Worker(traffic.Post(s.url, false, false))
+				l.Worker(traffic.Post(s.url, true, false))
 			}
 			for _, p := range harmlessOnInbounds {
 				t.Run(fmt.Sprintf("%s comes and goes", p.kind), func(t *testing.T) {
-					s.zone.t, l.t = t, t
+					s.zone.t = t
+					l.In(t)
 					op := s.zone.fromEveryone(p.kind, p.conf)
 					for _, change := range []store.Op{op, store.Delete(op.Key)} {
 						s.zone.apply(change)
 						require.Empty(t, s.zone.settle("one"))
-						l.pass(10)
+						l.Pass(10)
 					}
 				})
-				s.zone.t, l.t = t, t
+				s.zone.t = t
+				l.In(t)
 			}
 		})
 	}
@@ -408,9 +307,9 @@ func TestNoAllowedRequestIsLostWhilePermissionsChange(t *testing.T) {
 			require.Empty(t, z.settle("backend-1"))
 			web := member(t, ca, "web-1", resource.Tags{resource.ServiceTag: "web"})
 			web.until(t, c.at, func(a answer, err error) bool { return err == nil && a.status == http.StatusOK })
-			l := newLoad(t)
+			l := traffic.New(t)
 			calls := func(of caller) {
-				l.worker(func() error {
+				l.Worker(func() error {
 					a, err := of.get(c.at)
 					if err == nil && a.status != http.StatusOK {
 						err = fmt.Errorf("%d: %s", a.status, a.body)
@@ -444,7 +343,7 @@ func TestNoAllowedRequestIsLostWhilePermissionsChange(t *testing.T) {
 			for _, op := range changes {
 				z.apply(op)
 				require.Empty(t, z.settle("backend-1"))
-				l.pass(10)
+				l.Pass(10)
 			}
 		})
 	}
@@ -464,28 +363,30 @@ func TestNoRequestIsLost(t *testing.T) {
 			u.zone.apply(u.backend("base", base.port, protocol, "base"), u.to("base"), u.put(resource.KindMesh, "", "m", backends))
 			require.Empty(t, u.settle("web-1"))
 			u.reach("base")
-			u.load = newLoad(t)
+			u.load = traffic.New(t)
 			switch protocol {
 			case "grpc":
-				u.load.worker(stockGRPC(t, u.client.url))
-				u.load.worker(post(u.client.url, true, false))
+				u.load.Worker(traffic.Call(t, u.client.url))
+				u.load.Worker(traffic.Post(u.client.url, true, false))
 			case "tcp": // a connection that lasts stays where it is
-				u.load.worker(post(u.client.url, false, true))
-				u.load.worker(post(u.client.url, true, true))
+				u.load.Worker(traffic.Post(u.client.url, false, true))
+				u.load.Worker(traffic.Post(u.client.url, true, true))
 			default:
-				u.load.worker(post(u.client.url, false, false))
-				u.load.worker(post(u.client.url, true, false))
-				u.load.worker(post(u.client.url, false, true))
+				u.load.Worker(traffic.Post(u.client.url, false, false))
+				u.load.Worker(traffic.Post(u.client.url, true, false))
+				u.load.Worker(traffic.Post(u.client.url, false, true))
 			}
 			for _, c := range changes {
 				t.Run(c.name, func(t *testing.T) {
-					u.t, u.load.t, u.client.t = t, t, t
+					u.t, u.client.t = t, t
+					u.load.In(t)
 					c.change(u)
 				})
 			}
 			for _, p := range harmless {
 				t.Run(fmt.Sprintf("%s comes and goes", p.kind), func(t *testing.T) {
-					u.t, u.load.t, u.client.t = t, t, t
+					u.t, u.client.t = t, t
+					u.load.In(t)
 					op := u.document(p.kind, p.conf)
 					u.change(op)
 					if p.kind != resource.KindTrafficRoute {

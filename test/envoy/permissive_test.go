@@ -13,6 +13,7 @@ import (
 	"meridian/internal/meshca/meshcatest"
 	"meridian/internal/policy"
 	"meridian/internal/resource"
+	"meridian/test/traffic"
 )
 
 func TestPermissiveAcceptsBoth(t *testing.T) {
@@ -63,14 +64,14 @@ func (e *envoy) plaintext() (n int) {
 	return e.count("%5E%28http%7Ctcp%29.in_.*_plaintext.downstream_cx_total")
 }
 
-func (c *callee) onlyTLS(l *load) {
-	l.t.Helper()
+func (c *callee) onlyTLS(t *testing.T, l *traffic.Load) {
+	t.Helper()
 	for c.envoy.count("%5Ehttp.in_.*_plaintext.downstream_cx_active") > 0 {
-		require.NoError(l.t, l.t.Context().Err())
-		l.pass(1)
+		require.NoError(t, t.Context().Err())
+		l.Pass(1)
 	}
-	for before := -1; before != c.envoy.plaintext(); l.pass(50) {
-		require.NoError(l.t, l.t.Context().Err())
+	for before := -1; before != c.envoy.plaintext(); l.Pass(50) {
+		require.NoError(t, t.Context().Err())
 		before = c.envoy.plaintext()
 	}
 }
@@ -90,9 +91,9 @@ func TestAMixedFleet(t *testing.T) {
 			with := z.member(protocol, own, z.put(resource.KindMesh, "", "m", permissiveTLS), z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
 			without := z.memberAs("backend-2", protocol, none)
 			c, _ := z.caller(other)
-			l := newLoad(t)
-			l.worker(post(c.url, false, true))
-			l.worker(post(c.url, false, false))
+			l := traffic.New(t)
+			l.Worker(traffic.Post(c.url, false, true))
+			l.Worker(traffic.Post(c.url, false, false))
 			certified := func(name string) {
 				t.Helper()
 				z.feed.Certified(policy.DataplaneKey("m", name), true)
@@ -102,22 +103,22 @@ func TestAMixedFleet(t *testing.T) {
 			}
 			certified("web-1")
 			certified("backend-1")
-			with.onlyTLS(l)
+			with.onlyTLS(t, l)
 			a, b, plain := with.requests.Load(), without.requests.Load(), without.envoy.plaintext()
 			before := with.envoy.plaintext()
 			for with.requests.Load() == a || without.requests.Load() == b {
-				l.pass(10)
+				l.Pass(10)
 			}
 			require.Equal(t, before, with.envoy.plaintext())
 			require.Positive(t, plain)
 			identified("backend-2", "backend", none)
 			presentsItself(t, ca, without.at)
 			certified("backend-2")
-			without.onlyTLS(l)
-			with.onlyTLS(l)
+			without.onlyTLS(t, l)
+			with.onlyTLS(t, l)
 			b = without.requests.Load()
 			for without.requests.Load() == b {
-				l.pass(10)
+				l.Pass(10)
 			}
 		})
 	}
@@ -137,23 +138,23 @@ func TestPermissiveMembersUseTLS(t *testing.T) {
 			called := z.member(protocol, own, z.put(resource.KindMeshTrafficPermission, "m", "all", everyone))
 			c, _ := z.caller(other)
 			backend, web := policy.DataplaneKey("m", "backend-1"), policy.DataplaneKey("m", "web-1")
-			l := newLoad(t)
-			l.worker(post(c.url, false, true))
-			l.worker(post(c.url, false, false))
-			l.worker(post(c.url, true, false))
+			l := traffic.New(t)
+			l.Worker(traffic.Post(c.url, false, true))
+			l.Worker(traffic.Post(c.url, false, false))
+			l.Worker(traffic.Post(c.url, true, false))
 			settle := func() {
 				t.Helper()
 				require.Empty(t, z.settle("backend-1"))
 				require.Empty(t, z.settle("web-1"))
-				l.pass(20)
+				l.Pass(20)
 			}
 			mode := func(spec string) {
 				t.Helper()
 				z.apply(z.put(resource.KindMesh, "", "m", spec))
 				settle()
 			}
-			onlyTLS := func() { t.Helper(); called.onlyTLS(l) }
-			l.pass(20)
+			onlyTLS := func() { t.Helper(); called.onlyTLS(t, l) }
+			l.Pass(20)
 			mode(permissiveTLS)
 			require.Positive(t, called.envoy.plaintext(), "nothing is known of certificates")
 			for _, order := range [][]resource.Key{{backend, web}, {web, backend}} {
@@ -166,7 +167,7 @@ func TestPermissiveMembersUseTLS(t *testing.T) {
 				a, err := presenting(t, nil).get(called.at)
 				require.NoError(t, err)
 				require.Equal(t, "backend-1", a.body)
-				l.pass(50)
+				l.Pass(50)
 				require.Equal(t, before+1, called.envoy.plaintext(), "callers that are no members")
 				mode(mutualTLS)
 				_, err = presenting(t, nil).get(called.at)

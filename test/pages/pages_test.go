@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,8 +130,11 @@ func newSession(t *testing.T, dir, cwd string, environment ...string) *session {
 	require.NoError(t, err)
 	repository, err := filepath.Abs(root)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	// Not the context of the test: that ends before the servers of the page are ended.
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	shell := exec.CommandContext(ctx, "bash", "--norc", "--noprofile")
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it starts is ended with it
+	shell.Cancel = func() error { return syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) }
 	shell.Dir = cwd
 	shell.Env = append([]string{
 		"PATH=" + filepath.Dir(bin) + ":" + os.Getenv("PATH"), "HOME=" + dir, "PAGE=" + dir, "REPOSITORY=" + repository, "NO_COLOR=1", "COLUMNS=400",
@@ -158,10 +162,32 @@ func newSession(t *testing.T, dir, cwd string, environment ...string) *session {
 		}
 		fmt.Fprint(in, "kill $(jobs -p) 2>/dev/null; wait; exit\n")
 		_ = in.Close()
-		_ = shell.Wait() // the page has ended
+		_ = shell.Wait()   // the page has ended
+		_ = shell.Cancel() // and nothing that it started is left
 		cancel()
 	})
 	return s
+}
+
+// What a page has started ends with it, also what was
+// started by something that has ended.
+func TestASessionLeavesNothingBehind(t *testing.T) {
+	dir := t.TempDir()
+	t.Run("session", func(t *testing.T) {
+		s := newSession(t, dir, dir)
+		s.must("sleep 600 & echo $! >$PAGE/job; (sleep 600 & echo $! >$PAGE/orphan)")
+	})
+	for _, name := range []string{"job", "orphan"} {
+		pid, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return !runs(strings.TrimSpace(string(pid))) }, patience, 5*time.Millisecond, "%s is left behind", name)
+	}
+}
+
+// runs reports whether a process has not ended.
+func runs(pid string) bool {
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	return err == nil && !bytes.Contains(status, []byte("State:\tZ"))
 }
 
 // run runs a command and returns what it printed. A server in the background is ready
