@@ -604,6 +604,9 @@ func (a *agent) follow(ctx context.Context, received <-chan *meridianv1.ConnectR
 			a.plaintext.want(identity.GetPlaintext(), c.now())
 			renewal.Stop()
 			if stored {
+				if c.clock() {
+					a.cfg.Log.Error("the clock of this machine is wrong: the certificate that the zone has just issued is not valid by it, and nor are those of others", "from", c.begins, "until", c.expires, "clock", c.now().UTC())
+				}
 				renewal.Reset(max(0, c.renewal.Sub(c.now())))
 			}
 			if settling == 0 {

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,6 +51,8 @@ type zone struct {
 	// authority signs certificates; nil: the mesh has no mutual TLS.
 	authority *meshca.Authority
 	lifetime  time.Duration
+	// ahead is by how much its clock is ahead of that of the agent.
+	ahead time.Duration
 	// identity makes the answers to requests in the place of authority, if it is set.
 	identity func(version uint64) *meridianv1.DataplaneIdentity
 	requests []*ecdsa.PublicKey
@@ -87,7 +91,7 @@ func (z *zone) identify(stream grpc.BidiStreamingServer[meridianv1.ConnectReques
 	if z.identity != nil {
 		answer = z.identity(answer.GetVersion())
 	} else if z.authority != nil {
-		c, err := z.authority.Sign(key, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web", z.lifetime, time.Now())
+		c, err := z.authority.Sign(key, "spiffe://east.default/dp/web-1/_/kuma.io_2Fservice/web", z.lifetime, time.Now().Add(z.ahead))
 		if err != nil {
 			return err
 		}
@@ -537,6 +541,42 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	entries, err := os.ReadDir(a.Bootstrap + identitySuffix)
 	require.NoError(t, err)
 	require.Len(t, entries, 2, "one identity, and the link to it")
+}
+
+// A machine whose clock is minutes off has certificates that are valid by it; one whose
+// clock is further off is told so.
+func TestAClockThatIsOff(t *testing.T) {
+	for ahead, usable := range map[time.Duration]bool{
+		50 * time.Minute: true, -50 * time.Minute: true, 2 * time.Hour: false, -25 * time.Hour: false,
+	} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			z := startZone(t)
+			authority, err := meshca.New("east", "default", "ca", time.Now().Add(ahead))
+			require.NoError(t, err)
+			z.authority, z.lifetime, z.ahead = authority.WithLongest(24*time.Hour), 24*time.Hour, ahead
+			var log bytes.Buffer // it is read once the agent has ended
+			a := start(t, z, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+			files := a.bootstrapped(t).CertificateProviders["meridian"].Config
+			// One that has expired by this clock is soon renewed: what is read may be replaced, so
+			// the certificate is read alone, and again.
+			var data []byte
+			require.Eventually(t, func() bool {
+				data, err = os.ReadFile(files.Certificate)
+				return err == nil
+			}, 30*time.Second, time.Millisecond)
+			block, _ := pem.Decode(data)
+			require.NotNil(t, block)
+			leaf, err := x509.ParseCertificate(block.Bytes)
+			require.NoError(t, err)
+			roots := x509.NewCertPool()
+			require.True(t, roots.AppendCertsFromPEM(authority.Roots()))
+			_, err = leaf.Verify(x509.VerifyOptions{Roots: roots})
+			require.Equal(t, usable, err == nil, "%v", err)
+			a.stop()
+			require.NoError(t, <-a.ended)
+			require.Equal(t, !usable, strings.Contains(log.String(), "the clock of this machine is wrong"), log.String())
+		})
+	}
 }
 
 // A token that is half written is not one that replaces another.

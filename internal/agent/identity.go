@@ -51,9 +51,12 @@ type certificates struct {
 	token string
 	// renewal is when the certificate is to be renewed; zero without one.
 	renewal time.Time
-	// expires is when the certificate expires; zero without one.
-	expires time.Time
-	now     func() time.Time
+	// begins and expires are from when and until when the certificate is valid; zero
+	// without one.
+	begins, expires time.Time
+	now             func() time.Time
+	// off: the last certificate was not valid by the clock of this machine.
+	off bool
 }
 
 // openCertificates makes the directory of the identity of a gRPC application.
@@ -166,10 +169,19 @@ func (c *certificates) store(identity *meridianv1.DataplaneIdentity) (bool, erro
 		return false, err
 	}
 	now := c.now()
-	c.expires = leaf.NotAfter
+	c.begins, c.expires = leaf.NotBefore, leaf.NotAfter
 	share := renewFrom + (renewTo-renewFrom)*mathrand.Float64()
 	c.renewal = now.Add(max(minRenewal, time.Duration(share*float64(leaf.NotAfter.Sub(now)))))
 	return true, nil
+}
+
+// clock reports whether it has just been found that the certificate, which is fresh, is not
+// valid by the clock of this machine: others may accept it, and what runs here accepts
+// none of theirs. It is said once until the clock is right.
+func (c *certificates) clock() (wrong bool) {
+	was, now := c.off, c.now()
+	c.off = now.Before(c.begins) || !now.Before(c.expires)
+	return c.off && !was
 }
 
 // errOtherKey means that an identity is for a key of before: that for the latest follows.
