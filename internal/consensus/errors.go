@@ -58,6 +58,12 @@ func newerEntry(index uint64, format, known uint32) error {
 		ErrNewerLog, index, format, version.String(), known, format)
 }
 
+// newerSnapshot is ErrNewerLog about a snapshot.
+func newerSnapshot(format, known uint32) error {
+	return fmt.Errorf("%w: the snapshot has what entries of format %d do, and release %s applies formats up to %d; start a release that applies format %d on the same data directory, in which nothing is changed or lost",
+		ErrNewerLog, format, version.String(), known, format)
+}
+
 // ErrDiskHangs means that writes to the disk do not end.
 var ErrDiskHangs = errors.New("the disk hangs")
 

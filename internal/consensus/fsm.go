@@ -138,7 +138,7 @@ func (f fsm) Restore(source io.ReadCloser) error {
 	}
 	snap, err := store.ReadSnapshot(source)
 	if err == nil && f.format != 0 && snap.Format() > f.format {
-		err = fmt.Errorf("%w: commands of format %d", store.ErrUnknownFormat, snap.Format())
+		err = newerSnapshot(snap.Format(), f.format)
 	}
 	if err == nil {
 		err = f.st.Reset(snap)

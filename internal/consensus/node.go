@@ -224,7 +224,14 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.endpoint.Complete(n.log.Complete)
 	n.endpoint.Campaigning(n.campaigning, n.electionTimeout)
 	n.endpoint.Replicating(n.replicating)
-	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, unusable: snapshots.Unusable}
+	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete}
+	var newer error // why a snapshot is for a newer release to restore
+	machine.unusable = func(err error) {
+		if errors.Is(err, ErrNewerLog) {
+			newer = err
+		}
+		snapshots.Unusable(err)
+	}
 	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
 	if err == nil {
@@ -234,6 +241,8 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 		return nil
 	}
 	switch {
+	case newer != nil:
+		return newer // nothing is damaged
 	case errors.Is(snapshots.Damage(), raftlog.ErrCorrupt):
 		return snapshots.Damage()
 	case snapshots.Damage() != nil:

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -392,6 +393,41 @@ func throughSnapshot(t require.TestingT, st *store.Store) *store.Store {
 	restored := store.New(store.DefaultOptions())
 	require.NoError(t, fsm{st: restored}.Restore(source))
 	return restored
+}
+
+// A server that does not know what rollouts hold starts from no snapshot that has one: it
+// would apply what the other servers refuse. It has changed nothing.
+func TestASnapshotOfANewerReleaseIsNotRestored(t *testing.T) {
+	spec := `{"stages":[{"all":true}],"changes":[{"delete":{"type":"Mesh","name":"m"},"replaces":1}],"status":{"phase":"Progressing","stage":1}}`
+	r, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindRollout, Name: "r"}}, []byte(spec))
+	require.NoError(t, err)
+	txn := store.Txn{Ops: []store.Op{store.Put(r)}}
+	entry, err := store.EncodeCommand(txn)
+	require.NoError(t, err)
+	st := store.New(store.DefaultOptions())
+	require.NoError(t, st.Apply(1, txn).Err)
+	snap, err := fsm{st: st}.Snapshot()
+	require.NoError(t, err)
+	var file bytes.Buffer
+	require.NoError(t, snap.(fsmSnapshot).view.WriteSnapshot(&file))
+
+	needs := store.FormatOf(entry)
+	for format, restores := range map[uint32]bool{needs - 1: false, needs: true, 0: true} {
+		var unusable error
+		var used atomic.Uint32
+		restored := store.New(store.DefaultOptions())
+		err := fsm{st: restored, format: format, used: &used, unusable: func(err error) { unusable = err }}.Restore(io.NopCloser(bytes.NewReader(file.Bytes())))
+		if !restores {
+			require.ErrorIs(t, err, ErrNewerLog)
+			require.ErrorIs(t, unusable, ErrNewerLog, "the next start does not try it again")
+			require.Zero(t, restored.View().Len())
+			require.Zero(t, used.Load())
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, 1, restored.View().Len())
+		require.Equal(t, needs, used.Load(), "a member that does not apply such entries is refused")
+	}
 }
 
 // TestUndecodableEntryStops: a server never continues without an entry that its

@@ -121,8 +121,6 @@ func TestRolloutsHoldWhatTheyAreToChange(t *testing.T) {
 	free(t, s, store.Put(rolloutOf(t, "more", progressing, puts(a))))
 }
 
-// A command that writes a rollout takes a format that has every server hold what it is to
-// change.
 // A snapshot says that it holds a rollout: a server of a release that does not know what
 // rollouts hold would start from it, and apply what the other servers refuse.
 func TestTheFormatOfSnapshotsWithRollouts(t *testing.T) {
@@ -153,6 +151,8 @@ func TestTheFormatOfSnapshotsWithRollouts(t *testing.T) {
 	require.Zero(t, read().Format())
 }
 
+// A command that writes a rollout takes a format that has every server hold what it is to
+// change.
 func TestTheFormatOfRollouts(t *testing.T) {
 	r := rolloutOf(t, "r", resource.RolloutProgressing, []*resource.Resource{namespaceNamed(t, "a")})
 	for _, txn := range []store.Txn{
