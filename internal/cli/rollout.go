@@ -94,10 +94,7 @@ func (a *app) tellRollout(o *meridianv1.RolloutOptions, results []*meridianv1.Re
 func newRolloutCommand(a *app) *cobra.Command {
 	return newGroup("rollout", "Changes that reach the zones by stages",
 		newRolloutList(a), newRolloutStatus(a),
-		newRolloutChange(a, "promote", "Begin the next stage of a rollout now, or complete it",
-			`Begin the next stage of a rollout now, whatever its zones, its interval and its
-condition say; in the last stage, complete it: the global has the change then. A
-rollout that halted continues.`, (*app).promoteRollout),
+		newRolloutPromote(a),
 		newRolloutChange(a, "abort", "End a rollout: every zone has what it had before",
 			`End a rollout that is not completed. Every zone has what it had before, and what the
 rollout was to change can be changed again.`, (*app).abortRollout),
@@ -135,6 +132,19 @@ whether it has the change. The exit code is 3 where the rollout has halted.`,
 	return cmd
 }
 
+func newRolloutPromote(a *app) *cobra.Command {
+	var skipTests bool
+	cmd := newRolloutChange(a, "promote", "Begin the next stage of a rollout now, or complete it",
+		`Begin the next stage of a rollout now, whatever its zones, its interval and its
+condition say; in the last stage, complete it: the global has the change then. A
+rollout that halted continues. Where tests fail that a mesh carries, it is refused.`,
+		func(a *app, ctx context.Context, c *client.Client, name string) (*meridianv1.Rollout, uint64, error) {
+			return a.promoteRollout(ctx, c, name, skipTests)
+		})
+	cmd.Flags().BoolVar(&skipTests, "skip-tests", false, "continue although tests fail that a mesh carries, here and in later stages; takes the right to delete them")
+	return cmd
+}
+
 func newRolloutChange(a *app, use, short, long string, change func(*app, context.Context, *client.Client, string) (*meridianv1.Rollout, uint64, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               use + " NAME",
@@ -162,16 +172,19 @@ func newRolloutChange(a *app, use, short, long string, change func(*app, context
 
 // promoteRollout begins the next stage after the one that was read: two operators who do
 // so at once begin one stage.
-func (a *app) promoteRollout(ctx context.Context, c *client.Client, name string) (*meridianv1.Rollout, uint64, error) {
+func (a *app) promoteRollout(ctx context.Context, c *client.Client, name string, skipTests bool) (*meridianv1.Rollout, uint64, error) {
 	listed, err := client.Ask(ctx, c, (*client.Client).ListRollouts, &meridianv1.ListRolloutsRequest{Name: name})
 	if err != nil {
 		return nil, 0, err
 	}
-	request := &meridianv1.PromoteRolloutRequest{Name: name, RequestId: rand.Text()}
+	request := &meridianv1.PromoteRolloutRequest{Name: name, RequestId: rand.Text(), SkipTests: skipTests}
 	for _, r := range listed.GetRollouts() {
 		request.Stage = r.GetStage()
 	}
 	response, err := client.Ask(ctx, c, (*client.Client).PromoteRollout, request)
+	for _, warning := range response.GetWarnings() {
+		a.Warn(warning)
+	}
 	return response.GetRollout(), response.GetRevision(), err
 }
 
@@ -208,6 +221,8 @@ type rolloutView struct {
 	Settled  string   `json:"settled,omitempty"`
 	Waiting  string   `json:"waiting,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
+	// SkippedTests are the meshes whose tests do not stop it.
+	SkippedTests []string `json:"skippedTests,omitempty"`
 
 	Changes       []rolloutChangeView `json:"changes"`
 	HiddenChanges uint32              `json:"hiddenChanges,omitempty"`
@@ -233,7 +248,7 @@ func viewRollout(r *meridianv1.Rollout) rolloutView {
 	o := r.GetOptions()
 	v := rolloutView{
 		Name: o.GetName(), Phase: r.GetPhase(), Stage: r.GetStage(), Stages: stagesText(o), Manual: o.GetManual(), HaltOn: o.GetHaltOn(), Author: r.GetAuthor(),
-		Created: timeText(r.GetCreationTime()), Since: timeText(r.GetSince()), Settled: timeText(r.GetSettled()), Waiting: r.GetWaiting(), Reason: r.GetReason(),
+		Created: timeText(r.GetCreationTime()), Since: timeText(r.GetSince()), Settled: timeText(r.GetSettled()), Waiting: r.GetWaiting(), Reason: r.GetReason(), SkippedTests: r.GetSkippedTests(),
 		Changes: []rolloutChangeView{}, HiddenChanges: r.GetHiddenChanges(), Zones: []rolloutZoneView{},
 	}
 	if o.GetInterval() != nil {
@@ -382,6 +397,7 @@ func (a *app) describeRollout(r *meridianv1.Rollout) error {
 	line("Since", v.Since)
 	line("Waits for", v.Waiting)
 	line("Reason", v.Reason)
+	line("Tests", skippedText(v.SkippedTests))
 	b.WriteString("Changes:\n")
 	for _, c := range v.Changes {
 		mesh := ""
@@ -401,6 +417,14 @@ func (a *app) describeRollout(r *meridianv1.Rollout) error {
 		t.Add(z.Name, z.State, z.Connection, z.Detail)
 	}
 	return a.Table(t)
+}
+
+// skippedText says which tests do not stop a rollout.
+func skippedText(meshes []string) string {
+	if len(meshes) == 0 {
+		return ""
+	}
+	return "skipped of " + strings.Join(meshes, ", ")
 }
 
 // completeRollouts offers the names of the rollouts that are not finished.

@@ -34,8 +34,10 @@ type rolloutController struct {
 	// observe says what is known of the zones with regard to rollouts, in their order.
 	observe    func(context.Context, []*resource.Resource) []rollout.Observation
 	conditions *rollout.Conditions
-	now        func() time.Time
-	logger     *slog.Logger
+	// tests runs the tests that meshes carry on the whole change of a rollout.
+	tests  func(context.Context, *resource.Resource) (admin.RolloutTests, error)
+	now    func() time.Time
+	logger *slog.Logger
 	// failed are the errors that were logged last, by rollout.
 	failed map[string]string
 }
@@ -123,12 +125,21 @@ func (c *rolloutController) carryOn(ctx context.Context, r *resource.Resource, o
 	case step.Next == nil:
 		return nil
 	}
-	err = c.write(ctx, r, step.Next, o.Now)
+	var tests admin.RolloutTests
+	if rollout.GivesMore(r, step.Next) {
+		if tests, err = c.tests(ctx, r); err != nil {
+			return fmt.Errorf("run the tests that its meshes carry: %w", err)
+		}
+		if fails := tests.Fails(); fails != "" {
+			return c.halt(ctx, r, o.Now, fails)
+		}
+	}
+	written, err := c.write(ctx, r, step.Next, o.Now, tests)
 	next, _ := rollout.SpecOf(step.Next)
 	if next.Status.Phase == resource.RolloutCompleted && c.refused(r, err) {
 		return c.halt(ctx, r, o.Now, fmt.Sprintf("it cannot be completed: %s", err))
 	}
-	if err == nil {
+	if written {
 		c.logger.Info("rollout", "rollout", r.Key().Name, "phase", next.Status.Phase, "stage", next.Status.Stage, "zones", len(next.Status.Zones), "reason", next.Status.Reason)
 	}
 	return err
@@ -143,8 +154,14 @@ func (c *rolloutController) refused(r *resource.Resource, err error) bool {
 		notEmpty *store.MeshNotEmptyError
 		held     *store.HeldError
 	)
-	return errors.As(err, &conflict) && conflict.Key != r.Key() ||
+	return errors.As(err, &conflict) && changesKey(r, conflict.Key) ||
 		errors.As(err, &noMesh) || errors.As(err, &notEmpty) || errors.As(err, &held)
+}
+
+// changesKey reports whether a rollout is to change a resource.
+func changesKey(r *resource.Resource, key resource.Key) bool {
+	spec, ok := rollout.SpecOf(r)
+	return ok && slices.ContainsFunc(spec.Changes, func(c resource.RolloutChange) bool { return c.Key() == key })
 }
 
 func (c *rolloutController) halt(ctx context.Context, r *resource.Resource, now time.Time, reason string) error {
@@ -152,33 +169,41 @@ func (c *rolloutController) halt(ctx context.Context, r *resource.Resource, now 
 	if err != nil {
 		return err
 	}
-	c.logger.Warn("a rollout halts", "rollout", r.Key().Name, "reason", reason)
-	return c.write(ctx, r, next, now)
+	written, err := c.write(ctx, r, next, now, admin.RolloutTests{})
+	if written {
+		c.logger.Warn("a rollout halts", "rollout", r.Key().Name, "reason", reason)
+	}
+	return err
 }
 
-// write stores the next state of a rollout. That another one was stored meanwhile is no
-// error: it is decided on next.
-func (c *rolloutController) write(ctx context.Context, r, next *resource.Resource, now time.Time) error {
+// write stores the next state of a rollout, if its tests would say the same. That another
+// one was stored meanwhile, or that what the tests depend on has changed, is no error: it
+// is decided on next.
+func (c *rolloutController) write(ctx context.Context, r, next *resource.Resource, now time.Time, tests admin.RolloutTests) (written bool, err error) {
 	ctx = authn.CollectReasons(ctx)
 	admin.BegunBy(ctx, r)
 	txn := rollout.Txn(r, next, now)
+	txn.Preconditions, txn.Parts = slices.Concat(txn.Preconditions, tests.Preconditions), tests.Parts
 	// The id is what the history of the changed resources names their batch by.
 	txn.RequestID = fmt.Sprintf("rollout %s@%d", r.Key().Name, r.Meta().Revision)
 	result, err := c.log.Propose(ctx, txn)
 	if err == nil {
 		err = result.Err
 	}
-	var conflict *store.ConflictError
-	if errors.As(err, &conflict) && conflict.Key == r.Key() {
-		return nil
+	var (
+		conflict *store.ConflictError
+		part     *store.PartChangedError
+	)
+	if errors.As(err, &part) || errors.As(err, &conflict) && !changesKey(r, conflict.Key) {
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // rollouts returns the controller of this server.
 func (g *global) rollouts() *rolloutController {
 	return &rolloutController{
-		store: g.Store, log: g.Writer, leads: g.Node.IsLeader, observe: g.observeRollouts, conditions: g.rolloutConditions, now: g.Now, logger: g.Log,
+		store: g.Store, log: g.Writer, leads: g.Node.IsLeader, observe: g.observeRollouts, conditions: g.rolloutConditions, tests: g.admin().TestRollout, now: g.Now, logger: g.Log,
 	}
 }
 

@@ -1,6 +1,7 @@
 package global
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rollout"
+	"meridian/internal/service/admin"
 	"meridian/internal/store"
 )
 
@@ -24,11 +26,16 @@ type rolloutLog struct {
 	mu     sync.Mutex
 	states []resource.RolloutStatus // of every rollout that was stored, in order
 	lost   int                      // so many answers are lost, of writes that are made
+	before func()                   // called once, before the next write
 }
 
 func (l *rolloutLog) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.before != nil {
+		l.before()
+		l.before = nil
+	}
 	result := l.store.Apply(l.store.Revision()+1, txn)
 	for _, op := range txn.Ops {
 		if result.Err == nil && !result.Duplicate && op.Key.Kind == resource.KindRollout && op.Resource != nil {
@@ -84,6 +91,15 @@ func (s *rolloutServers) observe(_ context.Context, all []*resource.Resource) []
 	return out
 }
 
+// testsOn runs the tests that meshes carry on a store.
+func testsOn(st *store.Store) func(context.Context, *resource.Resource) (admin.RolloutTests, error) {
+	return admin.New(admin.Config{
+		Preview: func(txn store.Txn) (store.Result, store.Reader) { return st.Preview(txn) },
+		Stores:  func() []*store.Store { return []*store.Store{st} },
+		Now:     time.Now,
+	}).TestRollout
+}
+
 // startRollouts runs three servers and three zones, z1 to z3, that have all they are sent.
 func startRollouts(t *testing.T) *rolloutServers {
 	t.Helper()
@@ -97,7 +113,7 @@ func startRollouts(t *testing.T) *rolloutServers {
 	var running sync.WaitGroup
 	for i := range 3 {
 		c := &rolloutController{
-			store: s.store, log: s.rolloutLog, observe: s.observe, conditions: conditions, now: time.Now, logger: slog.New(slog.DiscardHandler),
+			store: s.store, log: s.rolloutLog, observe: s.observe, conditions: conditions, tests: testsOn(s.store), now: time.Now, logger: slog.New(slog.DiscardHandler),
 			leads: func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -209,7 +225,7 @@ func TestARolloutThatCannotBeCompletedHalts(t *testing.T) {
 		require.NoError(t, other.Apply(2, store.Txn{Ops: []store.Op{store.Put(r)}}).Err)
 		log := &rolloutLog{store: other}
 		c := &rolloutController{
-			store: other, log: log, observe: s.observe, conditions: s.conditions, now: time.Now, logger: slog.New(slog.DiscardHandler),
+			store: other, log: log, observe: s.observe, conditions: s.conditions, tests: testsOn(other), now: time.Now, logger: slog.New(slog.DiscardHandler),
 			leads: func() bool { return true },
 		}
 		c.step(t.Context(), other.View())
@@ -218,6 +234,77 @@ func TestARolloutThatCannotBeCompletedHalts(t *testing.T) {
 		require.Equal(t, resource.RolloutHalted, states[0].Phase)
 		require.Contains(t, states[0].Reason, "exists already, at version 1")
 	})
+}
+
+// A stage begins, and a rollout is completed, only where the tests that its meshes carry
+// pass with the change when that takes effect: it halts otherwise, and names the case.
+func TestARolloutThatBreaksTestsHalts(t *testing.T) {
+	tests := func(t *testing.T, most string) store.Op {
+		return store.Put(resourcetest.Build(t, resource.KindMeshTest, "m", "m", `{
+			"dataplanes": [{"name": "web", "networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}], "outbound": [{"port": 9000, "tags": {"kuma.io/service": "api"}}]}}],
+			"cases": [{"name": "answers come soon", "dataplane": "web", "kind": "Timeout", "to": "api", "field": "connectTimeout", "expect": "<= `+most+`"}]}`))
+	}
+	timeout := func(name, value string) *resource.Resource {
+		return resourcetest.Build(t, resource.KindTimeout, "m", name, `{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}], "conf": {"connectTimeout": "`+value+`"}}`)
+	}
+	for name, tt := range map[string]struct {
+		stages  string
+		strict  func(*rolloutLog, store.Op) // when the tests become strict
+		skipped bool
+		stage   uint32
+	}{
+		"before a stage": {"zones=z1,then=all", func(l *rolloutLog, op store.Op) { l.store.Apply(l.store.Revision()+1, store.Txn{Ops: []store.Op{op}}) }, false, 1},
+		"before the end": {"zones=all", func(l *rolloutLog, op store.Op) { l.store.Apply(l.store.Revision()+1, store.Txn{Ops: []store.Op{op}}) }, false, 1},
+		"as a stage begins": {"zones=z1,then=all", func(l *rolloutLog, op store.Op) {
+			l.before = func() { l.store.Apply(l.store.Revision()+1, store.Txn{Ops: []store.Op{op}}) }
+		}, false, 1},
+		"as it is completed": {"zones=all", func(l *rolloutLog, op store.Op) {
+			l.before = func() { l.store.Apply(l.store.Revision()+1, store.Txn{Ops: []store.Op{op}}) }
+		}, false, 1},
+		"and they are skipped": {"zones=z1,then=all", func(l *rolloutLog, op store.Op) { l.store.Apply(l.store.Revision()+1, store.Txn{Ops: []store.Op{op}}) }, true, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := store.New(store.DefaultOptions())
+			log := &rolloutLog{store: st}
+			require.NoError(t, st.Apply(1, store.Txn{Ops: []store.Op{store.Put(resourcetest.Build(t, resource.KindMesh, "", "m", "{}")), tests(t, "30s"), store.Put(timeout("soon", "5s"))}}).Err)
+			stages, err := rollout.ParseStages(tt.stages)
+			require.NoError(t, err)
+			slow := timeout("late", "20s")
+			r, err := rollout.New(rollout.Begin{Name: "r", Stages: stages, Changes: []resource.RolloutChange{{Put: resource.NewRolloutDocument(slow)}}}, []resource.ZoneName{"z1", "z2"}, time.Now())
+			require.NoError(t, err)
+			if tt.skipped {
+				r, err = rollout.SkipTests(r, []resource.MeshName{"m"})
+				require.NoError(t, err)
+			}
+			require.NoError(t, st.Apply(2, store.Txn{Ops: []store.Op{store.Put(r)}, Time: time.Now()}).Err)
+			conditions, err := rollout.NewConditions()
+			require.NoError(t, err)
+			var logged bytes.Buffer
+			servers := &rolloutServers{zones: []rollout.Zone{{Name: "z1", Applied: true, Health: rollout.Health{Connected: true}}}}
+			c := &rolloutController{
+				store: st, log: log, observe: servers.observe, conditions: conditions, tests: testsOn(st), now: time.Now, logger: slog.New(slog.NewTextHandler(&logged, nil)),
+				leads: func() bool { return true },
+			}
+			tt.strict(log, tests(t, "10s"))
+			for range 4 {
+				c.step(t.Context(), st.View())
+			}
+			states := log.seen()
+			last := states[len(states)-1]
+			require.Equal(t, tt.stage, last.Stage)
+			_, written := st.View().Get(slow.Key())
+			require.Equal(t, tt.skipped, written)
+			if tt.skipped {
+				require.Equal(t, resource.RolloutCompleted, last.Phase)
+				return
+			}
+			require.Len(t, states, 1, "it halts, and nothing else")
+			require.Equal(t, resource.RolloutHalted, last.Phase)
+			require.Contains(t, last.Reason, `breaks 1 of the 1 tests that mesh m carries; "answers come soon": `)
+			require.Contains(t, logged.String(), "a rollout halts")
+			require.NotContains(t, logged.String(), "phase=Completed")
+		})
+	}
 }
 
 func TestFinishedRolloutsAreRemoved(t *testing.T) {

@@ -90,6 +90,8 @@ type RolloutStatus struct {
 	Settled string       `json:"settled,omitzero" doc:"Since when all connected zones of the stage have the change, RFC 3339."`
 	Reason  string       `json:"reason,omitzero" doc:"Why it is in its phase, for people."`
 	Author  string       `json:"author,omitzero" doc:"The user who began it."`
+	// SkippedTests were skipped by a caller with the right to delete them.
+	SkippedTests []MeshName `json:"skippedTests,omitzero" doc:"Meshes whose tests do not stop it, sorted by name, each once."`
 }
 
 // Began returns when the phase or the stage began, the zero time where that is unknown.
@@ -320,6 +322,19 @@ func (s *RolloutStatus) check(at Path, stages int, r *Report) {
 		}
 		if i > 0 && s.Zones[i-1] >= zone {
 			r.Errorf(path, "zones are sorted by name, and each is there once")
+		}
+	}
+	if len(s.SkippedTests) > MaxRolloutChanges {
+		r.Errorf(at.Field("skippedTests"), "has %d meshes; at most %d can be named", len(s.SkippedTests), MaxRolloutChanges)
+		return
+	}
+	for i, mesh := range s.SkippedTests {
+		path := at.Field("skippedTests").Index(i)
+		if err := CheckName(string(mesh)); err != nil {
+			r.Errorf(path, "%s", err)
+		}
+		if i > 0 && s.SkippedTests[i-1] >= mesh {
+			r.Errorf(path, "meshes are sorted by name, and each is there once")
 		}
 	}
 	if s.Phase.Finished() && (len(s.Zones) > 0 || s.All) {

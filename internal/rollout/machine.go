@@ -285,6 +285,38 @@ func Abort(r *resource.Resource, now time.Time, by string) (*resource.Resource, 
 	return step.Next, err
 }
 
+// GivesMore reports whether the next state of a rollout begins a stage or completes it.
+func GivesMore(stored, next *resource.Resource) bool {
+	before, ok := SpecOf(stored)
+	after, known := SpecOf(next)
+	return ok && known && (after.Status.Stage > before.Status.Stage || after.Status.Phase == resource.RolloutCompleted)
+}
+
+// Whole is the transaction that would complete a rollout now, in whichever stage it is:
+// what its change does. Errors: as Promote.
+func Whole(r *resource.Resource, now time.Time) (store.Txn, error) {
+	stored, ok := SpecOf(r)
+	if !ok || stored.Status.Phase.Finished() {
+		return store.Txn{}, ErrFinished
+	}
+	step, err := change(r, func(spec *resource.Rollout) { complete(spec, now, "") })
+	if err != nil {
+		return store.Txn{}, err
+	}
+	return Txn(r, step.Next, now), nil
+}
+
+// SkipTests returns a rollout that the tests of some meshes, too, no longer stop. The
+// error is that it cannot be built, as of Decide.
+func SkipTests(r *resource.Resource, meshes []resource.MeshName) (*resource.Resource, error) {
+	step, err := change(r, func(spec *resource.Rollout) {
+		all := slices.Concat(spec.Status.SkippedTests, meshes)
+		slices.Sort(all)
+		spec.Status.SkippedTests = slices.Compact(all)
+	})
+	return step.Next, err
+}
+
 // Halt returns a rollout halted for a reason that only storing it could tell. Errors: as
 // Promote.
 func Halt(r *resource.Resource, now time.Time, reason string) (*resource.Resource, error) {

@@ -15,6 +15,7 @@ import (
 	"meridian/internal/expectation"
 	"meridian/internal/plan"
 	"meridian/internal/resource"
+	"meridian/internal/rollout"
 	"meridian/internal/rpcerr"
 	"meridian/internal/store"
 	"meridian/internal/turns"
@@ -148,13 +149,16 @@ func (s *Service) runTests(ctx context.Context, now *store.View, batch store.Txn
 		all, err = s.brokenBy(ctx, now, batch, meshes)
 		return err
 	})
-	d.broken = nil
+	d.broken, d.skipped = nil, nil
 	authn.SetExceptions(ctx)
 	if err != nil || len(all) == 0 {
 		return err
 	}
 	switch {
 	case d.skipTests:
+		for i := range all {
+			d.skipped = append(d.skipped, all[i].mesh)
+		}
 		return s.skipTests(ctx, all, said)
 	case d.plan:
 		for i := range all {
@@ -184,6 +188,59 @@ func (s *Service) brokenBy(ctx context.Context, now *store.View, batch store.Txn
 		}
 	}
 	return all, nil
+}
+
+// RolloutTests is what the tests that meshes carry say of the whole change of a rollout,
+// and what that depends on.
+type RolloutTests struct {
+	// Preconditions and Parts belong to the transaction that was decided by the tests.
+	Preconditions []store.Precondition
+	Parts         []store.Part
+	broken        []brokenTests
+}
+
+// Fails says which cases fail; empty where none does.
+func (t *RolloutTests) Fails() string {
+	var text []string
+	for i := range t.broken {
+		b := &t.broken[i]
+		text = append(text, strings.Join(append([]string{b.headline()}, b.lines()...), "; "))
+	}
+	return strings.Join(text, "; ")
+}
+
+// meshes are those whose tests fail.
+func (t *RolloutTests) meshes() []resource.MeshName {
+	var meshes []resource.MeshName
+	for i := range t.broken {
+		meshes = append(meshes, t.broken[i].mesh)
+	}
+	return meshes
+}
+
+// TestRollout runs the tests that meshes carry, but for those that are skipped, on what
+// there is once a stored rollout is completed on the newest state that this server has.
+// The error is that of ctx, or that the tests cannot be run.
+func (s *Service) TestRollout(ctx context.Context, r *resource.Resource) (t RolloutTests, err error) {
+	whole, err := rollout.Whole(r, s.cfg.Now())
+	if err != nil {
+		return t, err
+	}
+	spec, _ := rollout.SpecOf(r)
+	now := s.written().View()
+	batch := commit.Batch{Txn: whole}
+	meshes := slices.DeleteFunc(guardTests(now, &batch), func(mesh resource.MeshName) bool {
+		return slices.Contains(spec.Status.SkippedTests, mesh)
+	})
+	t.Preconditions, t.Parts = batch.Preconditions[len(whole.Preconditions):], batch.Parts
+	if len(meshes) == 0 {
+		return t, nil
+	}
+	err = s.cfg.Turns.Work(ctx, int64(max(r.Size(), turns.Small+1)), func() (err error) {
+		t.broken, err = s.brokenBy(ctx, now, whole, meshes)
+		return err
+	})
+	return t, err
 }
 
 // changes reports whether a batch changes anything that the tests of a mesh depend on, or

@@ -25,6 +25,8 @@ type deciding struct {
 	force   bool
 	// skipTests writes what breaks tests that meshes carry.
 	skipTests bool
+	// skipped are the meshes whose tests are skipped so.
+	skipped []resource.MeshName
 	// plan asks for what the write would do, and makes it a dry run; planned is the answer.
 	plan    bool
 	planned []byte
@@ -126,6 +128,9 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 		})
 		if err == nil && len(tested) > 0 {
 			err = s.runTests(ctx, now, change, tested, d, said)
+			if err == nil && d.rollout != nil && len(d.skipped) > 0 {
+				err = skipInRollout(&batch, d.skipped)
+			}
 		}
 		return batch, err
 	})

@@ -142,6 +142,21 @@ func (s *Service) begin(ctx context.Context, d *deciding, batch commit.Batch) (c
 	return batch, nil
 }
 
+// skipInRollout has the tests of meshes not stop the rollout that a batch stores.
+func skipInRollout(batch *commit.Batch, meshes []resource.MeshName) error {
+	for i, op := range batch.Ops {
+		if op.Key.Kind != resource.KindRollout {
+			continue
+		}
+		r, err := rollout.SkipTests(op.Resource, meshes)
+		if err != nil {
+			return rpcerr.New(rpcerr.Invalid, "INVALID_ROLLOUT", "rollout %s: %w", op.Key.Name, err)
+		}
+		batch.Ops[i] = store.Put(r)
+	}
+	return nil
+}
+
 // unchanged is the result of a batch that begins no rollout, since it changes nothing.
 func (s *Service) unchanged(ops []store.Op) store.Result {
 	view := s.cfg.View()
@@ -214,6 +229,9 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 		out.Options.Interval = durationpb.New(spec.Interval.Value())
 	}
 	out.Phase, out.Stage, out.Reason, out.Author = string(spec.Status.Phase), spec.Status.Stage, spec.Status.Reason, spec.Status.Author
+	for _, mesh := range spec.Status.SkippedTests {
+		out.SkippedTests = append(out.SkippedTests, string(mesh))
+	}
 	out.Since, out.Settled = encodeTime(spec.Status.Began()), encodeTime(spec.Status.SettledSince())
 	for i := range spec.Changes {
 		c := &spec.Changes[i]
@@ -254,7 +272,8 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 
 // PromoteRollout begins the next stage of a rollout, or completes it.
 func (s *Rollouts) PromoteRollout(ctx context.Context, req *meridianv1.PromoteRolloutRequest) (*meridianv1.PromoteRolloutResponse, error) {
-	r, revision, err := s.change(ctx, req, &meridianv1.PromoteRolloutRequest{Name: req.GetName(), Stage: req.GetStage()}, func(r *resource.Resource, now time.Time, by string) (*resource.Resource, error) {
+	var said remarks
+	r, revision, err := s.change(ctx, req, &meridianv1.PromoteRolloutRequest{Name: req.GetName(), Stage: req.GetStage()}, &said, func(r *resource.Resource, now time.Time, by string) (*resource.Resource, error) {
 		if spec, ok := rollout.SpecOf(r); ok && req.GetStage() != 0 && req.GetStage() != spec.Status.Stage {
 			return nil, rpcerr.New(rpcerr.Conflict, "ROLLOUT_STAGE", "rollout %s is in stage %d, not in stage %d", r.Key().Name, spec.Status.Stage, req.GetStage())
 		}
@@ -263,13 +282,14 @@ func (s *Rollouts) PromoteRollout(ctx context.Context, req *meridianv1.PromoteRo
 	if err != nil {
 		return nil, err
 	}
-	return &meridianv1.PromoteRolloutResponse{Rollout: r, Revision: revision}, nil
+	warnings, _ := said.lines()
+	return &meridianv1.PromoteRolloutResponse{Rollout: r, Revision: revision, Warnings: warnings}, nil
 }
 
 // AbortRollout ends a rollout: every zone has what it had before.
 func (s *Rollouts) AbortRollout(ctx context.Context, req *meridianv1.AbortRolloutRequest) (*meridianv1.AbortRolloutResponse, error) {
 	scope := &meridianv1.AbortRolloutRequest{Name: req.GetName(), RequestId: "abort"} // no request to promote has these bytes
-	r, revision, err := s.change(ctx, req, scope, rollout.Abort)
+	r, revision, err := s.change(ctx, req, scope, &remarks{}, rollout.Abort)
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +319,7 @@ func BegunBy(ctx context.Context, r *resource.Resource) {
 }
 
 // change stores the next state of a rollout, decided on the newest state.
-func (s *Rollouts) change(ctx context.Context, req rolloutRequest, scope proto.Message, to func(r *resource.Resource, now time.Time, by string) (*resource.Resource, error)) (*meridianv1.Rollout, uint64, error) {
+func (s *Rollouts) change(ctx context.Context, req rolloutRequest, scope proto.Message, said *remarks, to func(r *resource.Resource, now time.Time, by string) (*resource.Resource, error)) (*meridianv1.Rollout, uint64, error) {
 	fail := func(err error) (*meridianv1.Rollout, uint64, error) {
 		return nil, 0, rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
@@ -317,9 +337,12 @@ func (s *Rollouts) change(ctx context.Context, req rolloutRequest, scope proto.M
 	if result, ok := s.cfg.Applied(attempt); ok {
 		return s.changed(ctx, key, result)
 	}
+	promotion, _ := req.(*meridianv1.PromoteRolloutRequest)
 	var result store.Result
 	err = s.cfg.Turns.Hold(ctx, resource.MaxSpecBytes, func() (err error) {
-		result, err = commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) { return s.next(ctx, key, attempt, to) })
+		result, err = commit.WriteNewest(ctx, s.cfg.Writer, func() (commit.Batch, error) {
+			return s.next(ctx, key, attempt, promotion.GetSkipTests(), said, to)
+		})
 		return err
 	})
 	if err != nil {
@@ -341,7 +364,7 @@ func (s *Rollouts) changed(ctx context.Context, key resource.Key, result store.R
 }
 
 // next decides on the next state of a rollout.
-func (s *Rollouts) next(ctx context.Context, key resource.Key, attempt string, to func(r *resource.Resource, now time.Time, by string) (*resource.Resource, error)) (commit.Batch, error) {
+func (s *Rollouts) next(ctx context.Context, key resource.Key, attempt string, skipTests bool, said *remarks, to func(r *resource.Resource, now time.Time, by string) (*resource.Resource, error)) (commit.Batch, error) {
 	view := s.cfg.View()
 	r, ok := view.Get(key)
 	if !ok {
@@ -368,13 +391,41 @@ func (s *Rollouts) next(ctx context.Context, key resource.Key, attempt string, t
 		return commit.Batch{}, rpcerr.New(rpcerr.Conflict, "ROLLOUT_FINISHED", "rollout %s (%s): %w", key.Name, phase, err)
 	}
 	BegunBy(ctx, r)
+	*said = nil
+	var tests RolloutTests
+	if rollout.GivesMore(r, next) {
+		if tests, next, err = s.tested(ctx, r, next, skipTests, said); err != nil {
+			return commit.Batch{}, err
+		}
+	}
 	txn := rollout.Txn(r, next, now)
 	batch := commit.Batch{Txn: txn}
 	batch.RequestID, batch.AccessRevision = attempt, &permit.AccessRevision
 	// A resource that is not what the rollout replaces is told, and not decided on again.
-	batch.Preconditions = permit.Preconditions
+	batch.Preconditions, batch.Parts = slices.Concat(permit.Preconditions, tests.Preconditions), tests.Parts
 	for _, p := range txn.Preconditions[1:] {
 		batch.Conditions = append(batch.Conditions, commit.Condition{Precondition: p})
 	}
 	return batch, nil
+}
+
+// tested runs the tests that meshes carry on the whole change of a rollout, before more
+// zones have it, and returns the next state: with the tests that fail skipped, if the
+// caller may and wants to, else it is refused.
+func (s *Rollouts) tested(ctx context.Context, r, next *resource.Resource, skip bool, said *remarks) (RolloutTests, *resource.Resource, error) {
+	authn.SetExceptions(ctx)
+	tests, err := s.TestRollout(ctx, r)
+	switch {
+	case err != nil:
+		return tests, nil, err
+	case len(tests.broken) == 0:
+		return tests, next, nil
+	case !skip:
+		return tests, nil, s.refuseTests(ctx, tests.broken)
+	}
+	if err := s.skipTests(ctx, tests.broken, said); err != nil {
+		return tests, nil, err
+	}
+	next, err = rollout.SkipTests(next, tests.meshes())
+	return tests, next, err
 }

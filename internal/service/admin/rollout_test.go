@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +15,7 @@ import (
 	"meridian/internal/resource"
 	"meridian/internal/rollout"
 	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 )
 
 // rolling is a service that has rollouts, with zones a and b, and a mesh demo.
@@ -231,4 +234,91 @@ func TestARolloutIsDecidedOnWhatItReplaces(t *testing.T) {
 	_, err := s.roll(root, "1", canary("r"), changed)
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), s.storedRollout("r").Changes[0].Replaces)
+}
+
+// The tests that a mesh carries are run again before a stage begins and before the
+// completion, on the whole change and what else was written meanwhile. Who may delete them
+// can skip them, for this rollout.
+func TestTestsBeforeEachStage(t *testing.T) {
+	s, rollouts := rolling(t)
+	s.must("tests", message("Mesh", "", "demo", securedMesh), allow("web", "web", "backend"), lasting("soon", "5s"), carriedTests(carriedSpec))
+	_, err := s.write(root, "roles",
+		message("AccessRole", "", "rolls", `{"rules": [{"types": ["Rollout"], "access": ["UPDATE"]}]}`),
+		message("AccessRoleBinding", "", "rolls", `{"subjects": [{"type": "User", "name": "sam"}], "roles": ["rolls"]}`))
+	require.NoError(t, err)
+	promote := func(who context.Context, id string, skip bool) (*meridianv1.PromoteRolloutResponse, error) {
+		return rollouts.PromoteRollout(who, &meridianv1.PromoteRolloutRequest{Name: "r", RequestId: id, SkipTests: skip})
+	}
+	begin := func(id string) {
+		_, err = s.roll(root, id, canary("r"), lasting("late", "20s"))
+		require.NoError(t, err)
+	}
+	stricter := strings.Replace(carriedSpec, "<= 30s", "<= 10s", 1)
+	begin("1")
+	s.must("stricter", carriedTests(stricter)) // it passes with what there is
+	before := s.storedRollout("r").Status
+	_, err = promote(root, "2", false)
+	requireReason(t, err, ReasonTestsFail)
+	require.ErrorContains(t, err, `"answers come soon": outbound backend:9000: expected connectTimeout of Timeout to be "<= 10s", but it is "20s", by late`)
+	_, err = promote(authn.WithPrincipal(t.Context(), authn.UserPrincipal("sam", nil)), "3", true)
+	requireReason(t, err, "TESTS_NOT_SKIPPED")
+	require.Equal(t, before, s.storedRollout("r").Status, "it is in its stage")
+
+	audited := authn.CollectReasons(root)
+	response, err := promote(audited, "4", true)
+	require.NoError(t, err)
+	require.Contains(t, response.GetWarnings()[0], "tests skipped")
+	require.Contains(t, strings.Join(authn.Reasons(audited), "\n"), `"answers come soon"`)
+	require.Equal(t, []string{"demo"}, response.GetRollout().GetSkippedTests())
+	_, err = promote(root, "5", false)
+	require.NoError(t, err, "they are skipped for all of it")
+	require.Equal(t, resource.RolloutCompleted, s.storedRollout("r").Status.Phase)
+
+	// The completion, too; that of a rollout whose tests were skipped in the beginning is not.
+	s.must("again", lasting("late", "5s"), carriedTests(carriedSpec))
+	o := canary("q")
+	_, err = s.ApplyBatch(root, &meridianv1.ApplyRequest{RequestId: "6", Resources: []*meridianv1.Resource{lasting("late", "20s")}, Rollout: o})
+	require.NoError(t, err)
+	next := func(name, id string) error {
+		_, err := rollouts.PromoteRollout(root, &meridianv1.PromoteRolloutRequest{Name: name, RequestId: id})
+		return err
+	}
+	require.NoError(t, next("q", "7"))
+	s.must("stricter again", carriedTests(stricter))
+	requireReason(t, next("q", "8"), ReasonTestsFail)
+	require.Equal(t, uint32(2), s.storedRollout("q").Status.Stage)
+	s.must("as before", carriedTests(carriedSpec))
+	require.NoError(t, next("q", "9"))
+	_, err = s.ApplyBatch(root, &meridianv1.ApplyRequest{RequestId: "10", SkipTests: true, Resources: []*meridianv1.Resource{lasting("late", "45s")}, Rollout: canary("p")})
+	require.NoError(t, err)
+	require.Equal(t, []resource.MeshName{"demo"}, s.storedRollout("p").Status.SkippedTests)
+	require.NoError(t, next("p", "11"))
+	require.NoError(t, next("p", "12"))
+}
+
+// What was decided by the tests takes effect only on what they were run on: two writes
+// cannot break them together.
+func TestAStageIsDecidedAgainWhenItsTestsChange(t *testing.T) {
+	s, rollouts := rolling(t)
+	s.must("tests", message("Mesh", "", "demo", securedMesh), allow("web", "web", "backend"), lasting("soon", "5s"), carriedTests(carriedSpec))
+	for i, stage := range []string{"a stage", "the completion"} {
+		name := fmt.Sprint("r", i)
+		value := fmt.Sprintf("%ds", 20+i)
+		_, err := s.roll(root, "begin "+name, canary(name), lasting("late", value))
+		require.NoError(t, err)
+		for range i {
+			_, err = rollouts.PromoteRollout(root, &meridianv1.PromoteRolloutRequest{Name: name, RequestId: "first " + name})
+			require.NoError(t, err)
+		}
+		s.Log.Once(func() {
+			r, _, err := Decode(carriedTests(strings.Replace(carriedSpec, "<= 30s", "<= 10s", 1)))
+			require.NoError(t, err)
+			s.Log.Write(store.Txn{Ops: []store.Op{store.Put(r)}})
+		})
+		_, err = rollouts.PromoteRollout(root, &meridianv1.PromoteRolloutRequest{Name: name, RequestId: "last " + name})
+		requireReason(t, err, ReasonTestsFail)
+		_, err = rollouts.AbortRollout(root, &meridianv1.AbortRolloutRequest{Name: name, RequestId: "abort " + name})
+		require.NoError(t, err, stage)
+		s.must("as before "+name, carriedTests(carriedSpec))
+	}
 }
