@@ -554,7 +554,7 @@ func TestAClockThatIsOff(t *testing.T) {
 			authority, err := meshca.New("east", "default", "ca", time.Now().Add(ahead))
 			require.NoError(t, err)
 			z.authority, z.lifetime, z.ahead = authority.WithLongest(24*time.Hour), 24*time.Hour, ahead
-			var log bytes.Buffer // it is read once the agent has ended
+			var log syncBuffer // a timer of the agent may log after its end
 			a := start(t, z, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 			files := a.bootstrapped(t).CertificateProviders["meridian"].Config
 			// One that has expired by this clock is soon renewed: what is read may be replaced, so
