@@ -162,3 +162,23 @@ func TestPermissionsThatFlipDecideEveryCall(t *testing.T) {
 		t.Fatalf("a call failed otherwise: %s", *text)
 	}
 }
+
+// No call fails when routes lead to clusters that are new to a client, of which the zone
+// knows nothing but what the client brings along, as it has just started.
+func TestNoCallIsLostToNewRoutesOfAZoneThatStarts(t *testing.T) {
+	z := newZone(t)
+	one, two := start(t, "one"), start(t, "two")
+	z.apply(z.dataplane(one, "v1"), z.dataplane(two, "v2"), z.policy(resource.KindTrafficRoute, `{`+v("v1")+`}`))
+	l := newLine()
+	zone := z.serveAt(l, "127.0.0.1:0")
+	conn := z.connect(zone.address)
+	answered(t, conn, 1, "/a.S/M")
+	zone.settled(t, 0)
+	stop := load(t, conn)
+	zone.stop()
+	z.apply(z.policy(resource.KindTrafficRoute, `{"http":[{"match":{"path":{"exact":"/a.S/Old"}},`+v("v1")+`}],`+v("v2")+`}`))
+	zone = z.serveAt(l, zone.address)
+	until(t, conn, func(n map[string]int) bool { return n["two"] == 20 })
+	zone.settled(t, 0)
+	require.Empty(t, stop())
+}

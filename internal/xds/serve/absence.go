@@ -111,25 +111,6 @@ func (m *Memory) ForgetLeft(until time.Time) {
 	}
 }
 
-// resume has the client stand where it stood when its last stream ended, if the version
-// that it names is that of then. It may have dropped something since without a sign of
-// it in its version: what it is to have is sent once more.
-func (s *Stream) resume(typ xds.Type, version string) {
-	t := &s.types[typ]
-	if version == "" {
-		return
-	}
-	t.version = version
-	for name, h := range s.cfg.Memory.resume(typ, version) {
-		if e := t.entries[name]; e != nil {
-			e.held, e.variant, e.again = h.held, h.variant, true
-		}
-	}
-	for _, e := range t.entries {
-		e.brought = e.held == nil
-	}
-}
-
 // early reports whether a client may not have said yet what it asks for.
 func (s *Stream) early() bool {
 	due := s.begun.Add(patience)
@@ -145,15 +126,8 @@ func (s *Stream) early() bool {
 // exist any more. Each response has all clusters, so that it would lose those while its
 // calls go there. It is sent its routes first.
 func (s *Stream) keepsClusters() bool {
-	clusters, routes := &s.types[xds.Cluster], &s.types[xds.Route]
-	if s.cfg.Delta {
-		return false
-	}
-	gone := false
-	for name, e := range clusters.entries {
-		gone = gone || e.brought && !s.exists(xds.Cluster, name)
-	}
-	if !gone {
+	routes := &s.types[xds.Route]
+	if s.cfg.Delta || !s.lacks() {
 		return false
 	}
 	unknown := !routes.asked

@@ -44,7 +44,8 @@
 //     that what it has no more is removed. Only the incremental protocol can say
 //     which versions those are; in the other one everything is sent again, because a
 //     client may have dropped a resource without a sign of it in its version. Such a
-//     client continues where its last stream ended, if Memory has that (Leave).
+//     client continues where its last stream ended, if Memory has that (Leave), or its
+//     version carries it: that of clusters and of routes to them does.
 //     Endpoints that it brings along and that do not exist any more stay until nothing
 //     of the client can refer to them.
 //

@@ -152,6 +152,7 @@ func (m *model) connect() {
 		m.stream.Leave(m.now)
 		known = !m.delta && !m.memory.Empty()
 	}
+	known = known || !m.delta && m.follow && m.version[xds.Cluster] != "" // it brings along what it has
 	m.stream = New(Config{Delta: m.delta, Drain: drain, Memory: m.memory})
 	m.toClient, m.toServer = nil, nil
 	if !m.delta && !m.follow {
@@ -289,6 +290,7 @@ func (m *model) deliverResponse() {
 	if !m.delta && r.Type.Implied() {
 		for ref := range m.cache {
 			if ref.Type == r.Type && !named[ref.Name] {
+				m.checkUnused(ref)
 				m.remove(ref)
 			}
 		}
@@ -446,6 +448,28 @@ func (m *model) checkUsable(routes *xds.Resource) {
 			}
 		}
 	}
+}
+
+// checkUnused: a client that follows references loses no cluster that its routes send to.
+func (m *model) checkUnused(cluster xds.Ref) {
+	if !m.follow || m.abrupt || len(m.poison) > 0 || cluster.Type != xds.Cluster {
+		return
+	}
+	for _, r := range m.cache {
+		if r.Type == xds.Route && m.listened(r.Name) && slices.Contains(m.matched(r).Uses, cluster) {
+			m.t.Fatalf("%s is gone, and %s sends to it", cluster, r.Ref())
+		}
+	}
+}
+
+// listened reports whether the client has a listener with routes.
+func (m *model) listened(routes string) bool {
+	for _, r := range m.cache {
+		if r.Type == xds.Listener && slices.Contains(r.Uses, xds.Ref{Type: xds.Route, Name: routes}) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkClosed: a client that is sent all clusters never has routes to one that it

@@ -133,11 +133,11 @@ func (s *Stream) reroute(name string, e *entry, target *xds.Resource) (c *change
 // take on first.
 const delay = 100 * time.Millisecond
 
-// begin returns what to send to a client that has routes which are not known here, after a
-// restart of the zone: the target, with clusters that are new to it. Nothing can introduce
-// them. So calls by routes to them wait for a moment between the choice of the cluster and
+// startOver returns what to send to a client that has routes which are not known here: its
+// version carries none, or too much. That is the target, with clusters that are new to the
+// client. Nothing can introduce them. So calls by routes to them wait for a moment between the choice of the cluster and
 // that of a server: gRPC can use the cluster by then.
-func (s *Stream) begin(name string, e *entry, target *xds.Resource) (c *change, wait bool) {
+func (s *Stream) startOver(name string, e *entry, target *xds.Resource) (c *change, wait bool) {
 	clusters := &s.types[xds.Cluster]
 	if !clusters.asked && s.early() {
 		return nil, true

@@ -19,11 +19,12 @@ import (
 func (s *Stream) Next(now time.Time) (Response, bool) {
 	s.now, s.wake = now, time.Time{}
 	if s.begun.IsZero() {
-		s.begun = now
+		s.begin(now)
 	}
 	if s.set == nil {
 		return Response{}, false
 	}
+	s.doubt()
 	defer func() { s.used = [len(xds.Types)]*usage{} }()
 	var plans [len(xds.Types)]plan
 	pending := false
@@ -112,7 +113,7 @@ func (s *Stream) upserts(typ xds.Type) plan {
 		if typ == xds.Route && exists && e != nil && s.follows() && (known(e.held) != nil || e.brought) {
 			plan := s.reroute
 			if known(e.held) == nil {
-				plan = s.begin
+				plan = s.startOver
 			}
 			c, wait := plan(name, e, target)
 			p.waiting = p.waiting || wait
@@ -256,8 +257,9 @@ func (s *Stream) respond(typ xds.Type, changes []change) Response {
 	if s.full(typ) {
 		r.Resources, r.Removed = s.world(typ, changes), nil
 	}
-	r.Version = versionOf(r.Resources, r.Removed)
-	t.out = &unanswered{nonce: r.Nonce, version: r.Version, changes: changes, sent: sent, since: s.now}
+	hash := versionOf(r.Resources, r.Removed)
+	r.Version = hash + s.carried(typ, changes)
+	t.out = &unanswered{nonce: r.Nonce, version: hash, changes: changes, sent: sent, since: s.now}
 	t.due, t.sent = false, true
 	return r
 }
@@ -303,7 +305,7 @@ func (s *Stream) world(typ xds.Type, changes []change) []*xds.Resource {
 	return all
 }
 
-// versionOf returns the version of a response: a hash of its content.
+// versionOf returns what the version of a response begins with: a hash of its content.
 func versionOf(resources []*xds.Resource, removed []string) string {
 	h := sha256.New()
 	for _, r := range resources {

@@ -56,7 +56,9 @@ type Request struct {
 type Response struct {
 	Type xds.Type
 	// Nonce cannot be guessed: who repeats it has read the response.
-	Nonce   string
+	Nonce string
+	// Version is a hash of the content, and what the client is to bring along to its next
+	// stream.
 	Version string
 	// Resources are everything that the client is to have of clusters and listeners in
 	// the variant state of the world; otherwise those that changed.
@@ -65,9 +67,9 @@ type Response struct {
 	Removed []string
 }
 
-// Bytes returns how many bytes the resources and names of a response have.
+// Bytes returns how many bytes the resources, names and version of a response have.
 func (r *Response) Bytes() int {
-	n := 0
+	n := len(r.Version)
 	for _, sent := range r.Resources {
 		n += len(sent.Body)
 	}
@@ -97,6 +99,8 @@ type Stream struct {
 	now     time.Time // of the last Next
 	begun   time.Time // of the first one
 	wake    time.Time
+	// answered: the client has answered a response.
+	answered bool
 	// anew: every cluster that is to go drains from the next time on that none needs it.
 	anew bool
 	// used is what each type refers to, as far as this Next has asked; nil outside.
@@ -229,7 +233,7 @@ func (s *Stream) Answers(r Request) bool {
 func (s *Stream) Handle(r Request) error {
 	t := &s.types[r.Type]
 	if out := t.out; s.Answers(r) {
-		t.out = nil
+		t.out, s.answered = nil, true
 		if r.Rejected {
 			s.reject(r.Type, out, r.Detail)
 		} else {

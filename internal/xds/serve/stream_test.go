@@ -20,6 +20,8 @@ type conversation struct {
 	stream *Stream
 	now    time.Time
 	nonces [len(xds.Types)]string
+	// versions are those of the last responses.
+	versions [len(xds.Types)]string
 }
 
 func converse(t testing.TB, delta bool, set *xds.Set) *conversation {
@@ -44,7 +46,7 @@ func (c *conversation) sends(want ...string) {
 		if !ok {
 			break
 		}
-		c.nonces[r.Type] = r.Nonce
+		c.nonces[r.Type], c.versions[r.Type] = r.Nonce, r.Version
 		words := []string{r.Type.String()}
 		for _, sent := range r.Resources {
 			words = append(words, sent.Name)

@@ -10,7 +10,7 @@ const (
 	// maxWorldBytes bounds a response that cannot be followed by another, since it has
 	// everything of its type: stock gRPC clients receive messages of up to 4 MiB. What is
 	// left is for the version and the nonce.
-	maxWorldBytes = 4<<20 - 16<<10
+	maxWorldBytes = 4<<20 - maxCarriedBytes - 16<<10
 	// perSent is what the encoding of a response adds to a resource, at most, beside its
 	// texts: the keys and lengths of the fields.
 	perSent = 24
