@@ -263,3 +263,49 @@ func TestNoRequestBetweenSidecarsFails(t *testing.T) {
 		one = three
 	})
 }
+
+// A zone whose disk is full continues to serve its proxies with what they have, says why it
+// takes nothing new, and continues by itself when there is space.
+func TestFullDiskOfAZoneWithSidecars(t *testing.T) {
+	global := newGlobal(t).start().ready()
+	east := newZone(t, global, "east")
+	disk := east.small("24m")
+	east.start().ready()
+	global.awaitState("east", "in-sync")
+	s := newSidecars(t, global, east)
+	one, two := s.replica("backend-1"), s.replica("backend-2")
+	_, urls := s.caller()
+	l := traffic.New(t)
+	for _, request := range []func() error{
+		traffic.Post(urls["http"], false, false), traffic.Post(urls["http2"], true, false), traffic.Call(t, urls["grpc"]),
+	} {
+		east.await("the sidecars to be there", func() bool { return request() == nil })
+		l.Worker(request)
+	}
+	one.takes(l)
+	two.takes(l)
+
+	free := fill(t, disk, 0)
+	var more strings.Builder
+	for i := range 200 {
+		more.WriteString(mesh(fmt.Sprint("m", i)) + "---\n")
+	}
+	global.mustWith(more.String(), "apply", "-f", "-")
+	east.await("it to say why nothing arrives", func() bool {
+		said := east.readyz(t)
+		return strings.Contains(said, "[!] disk: ") && strings.Contains(said, "[!] replica: what is here is served, and no changes arrive") && strings.Contains(said, "no space left")
+	})
+	r := east.commandWith(strings.Replace(webDataplane, "web-1", "web-9", 1), "apply", "-f", "-", "--timeout", "1s")
+	require.Equal(t, 5, r.code, r.stderr)
+	require.Contains(t, r.stderr, "free some space there")
+	for _, name := range []string{"web-1", "backend-1", "backend-2"} {
+		require.Contains(t, east.must("proxy", "status", name), "SYNCED")
+	}
+	one.takes(l)
+	two.takes(l)
+	free()
+	east.catchesUp(global)
+	east.mustWith(strings.Replace(webDataplane, "web-1", "web-9", 1), "apply", "-f", "-")
+	one.takes(l)
+	two.takes(l)
+}
