@@ -1,6 +1,7 @@
 package global
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +117,7 @@ func (c *rolloutController) note(ctx context.Context, name string, err error) {
 // carryOn does what is to be done about a rollout.
 func (c *rolloutController) carryOn(ctx context.Context, r *resource.Resource, o rollout.Observation) error {
 	spec, _ := rollout.SpecOf(r)
-	step, err := rollout.Decide(r, o, func(zone *rollout.Zone) (string, bool) {
+	step, err := rollout.Decide(r, o, func(zone *rollout.Zone) rollout.Verdict {
 		return c.conditions.Halts(ctx, spec.HaltOn, zone)
 	})
 	switch {
@@ -221,7 +222,7 @@ func (g *global) observeRollouts(ctx context.Context, rollouts []*resource.Resou
 	known := g.zonesEverywhere(ctx)
 	for i, r := range rollouts {
 		out[i] = observation(known, r, g.Store.View().Epoch(), g.Now())
-		if spec, ok := rollout.SpecOf(r); ok && spec.Status.Phase == resource.RolloutProgressing && rollout.AsksProxies(spec.HaltOn) {
+		if spec, ok := rollout.SpecOf(r); ok && spec.Status.Phase == resource.RolloutProgressing && g.rolloutConditions.AsksProxies(spec.HaltOn) {
 			g.askProxies(ctx, known, r, &out[i])
 		}
 	}
@@ -260,8 +261,8 @@ func observation(known fleetStatus, r *resource.Resource, epoch store.Epoch, now
 	return o
 }
 
-// askProxies adds what the zones that have the change of a rollout say of their proxies.
-// What a zone does not say stays 0.
+// askProxies adds what the zones that have the change of a rollout say of their proxies,
+// or why they do not.
 func (g *global) askProxies(ctx context.Context, known fleetStatus, r *resource.Resource, o *rollout.Observation) {
 	spec, _ := rollout.SpecOf(r)
 	only := known
@@ -272,14 +273,37 @@ func (g *global) askProxies(ctx context.Context, known fleetStatus, r *resource.
 		}
 	}
 	asked := g.questions().askEach(ctx, only, question.Request(question.Proxies{Behind: r.Meta().Revision}, "", ""))
+	addProxies(o, asked)
+}
+
+// addProxies adds the answers of zones about their proxies to what is known of them.
+func addProxies(o *rollout.Observation, asked replies) {
+	unknown := map[resource.ZoneName]string{}
+	for zone, err := range asked.missing {
+		unknown[zone] = failureReason(err)
+	}
+	for _, absence := range asked.absent {
+		unknown[absence.Zone] = absence.Reason
+	}
+	answers := map[resource.ZoneName]*answer.ProxiesBehind{}
 	for _, reply := range asked.found {
-		i := slices.IndexFunc(o.Zones, func(z rollout.Zone) bool { return z.Name == reply.zone })
 		var list answer.ProxiesAnswer
-		if i < 0 || answer.Unmarshal(reply.response.GetJson(), &list) != nil || list.Behind == nil {
+		switch err := answer.Unmarshal(reply.response.GetJson(), &list); {
+		case err != nil:
+			unknown[reply.zone] = "its answer cannot be read: it may be of another release"
+		case list.Behind == nil:
+			unknown[reply.zone] = "it does not say: it is of an older release"
+		default:
+			answers[reply.zone] = list.Behind
+		}
+	}
+	for i := range o.Zones {
+		health := &o.Zones[i].Health
+		if behind := answers[o.Zones[i].Name]; behind != nil {
+			health.ProxiesRejected, health.ProxiesPending = behind.Rejected, behind.Count-behind.Rejected
 			continue
 		}
-		o.Zones[i].Health.ProxiesRejected = list.Behind.Rejected
-		o.Zones[i].Health.ProxiesPending = list.Behind.Count - list.Behind.Rejected
+		health.ProxiesUnknown = cmp.Or(unknown[o.Zones[i].Name], "not connected")
 	}
 }
 

@@ -3,6 +3,7 @@ package global
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	"meridian/internal/resource/resourcetest"
 	"meridian/internal/rollout"
@@ -319,4 +322,33 @@ func TestFinishedRolloutsAreRemoved(t *testing.T) {
 		require.False(t, slices.ContainsFunc(slices.Collect(s.store.View().List(resource.KindRollout, "")), func(r *resource.Resource) bool { return r.Key().Name == "naa" }))
 		require.True(t, s.has("naa"))
 	})
+}
+
+// A zone that does not answer, cannot be read or is not connected leaves its proxies
+// unknown, and says why.
+func TestProxiesOfZonesThatDoNotSay(t *testing.T) {
+	o := &rollout.Observation{}
+	for _, name := range []resource.ZoneName{"away", "broken", "failing", "fine", "missing", "older"} {
+		o.Zones = append(o.Zones, rollout.Zone{Name: name})
+	}
+	says := func(zone resource.ZoneName, text string) zoneAnswer {
+		return zoneAnswer{zone, &meridianv1.InspectResponse{Json: []byte(text)}}
+	}
+	addProxies(o, replies{
+		found:   []zoneAnswer{says("broken", "{"), says("fine", `{"items": [], "behind": {"count": 5, "rejected": 2, "some": []}}`), says("older", `{"items": []}`)},
+		missing: map[resource.ZoneName]error{"missing": errors.New("not found")},
+		absent:  []answer.Absence{{Zone: "failing", Reason: "cannot answer now"}},
+	})
+	got := map[resource.ZoneName]rollout.Health{}
+	for _, z := range o.Zones {
+		got[z.Name] = z.Health
+	}
+	require.Equal(t, map[resource.ZoneName]rollout.Health{
+		"away":    {ProxiesUnknown: "not connected"},
+		"broken":  {ProxiesUnknown: "its answer cannot be read: it may be of another release"},
+		"failing": {ProxiesUnknown: "cannot answer now"},
+		"fine":    {ProxiesRejected: 2, ProxiesPending: 3},
+		"missing": {ProxiesUnknown: "not found"},
+		"older":   {ProxiesUnknown: "it does not say: it is of an older release"},
+	}, got)
 }

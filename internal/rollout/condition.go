@@ -13,8 +13,7 @@ import (
 	"meridian/internal/policy/condition"
 )
 
-// Health is what is known of a zone, for the condition that halts a rollout. Numbers are
-// zero where they are not known.
+// Health is what is known of a zone, for the condition that halts a rollout.
 type Health struct {
 	// State is as in `meridian zones`, Connected that an instance is connected.
 	State     string
@@ -32,6 +31,8 @@ type Health struct {
 	// ProxiesPending and ProxiesRejected count the connected proxies that the change
 	// touched and that have yet to accept it, or have rejected it.
 	ProxiesPending, ProxiesRejected int
+	// ProxiesUnknown is why these two are not known; empty where they are.
+	ProxiesUnknown string
 }
 
 // fields are the variables of a condition, with what a zone has for each.
@@ -58,27 +59,43 @@ func Variables() []string { return slices.Sorted(maps.Keys(fields)) }
 // by itself.
 const aboutProxies = "zone.proxies"
 
-// AsksProxies reports whether a condition is about the proxies of a zone.
-func AsksProxies(text string) bool { return strings.Contains(text, aboutProxies) }
-
 // Conditions compiles the conditions that halt rollouts. It is safe for concurrent use.
-type Conditions struct{ compiler *condition.Compiler }
+type Conditions struct {
+	compiler *condition.Compiler
+	// reported compiles those that are about nothing that zones are asked for.
+	reported *condition.Compiler
+}
 
 // NewConditions returns a compiler of conditions, with the bounds of the conditions of
 // policies.
 func NewConditions() (*Conditions, error) {
 	options := condition.DefaultOptions()
 	options.Variables = []string{}
-	options.Fields = map[string]*cel.Type{}
 	options.CacheBytes = 1 << 20
-	for name, field := range fields {
-		options.Fields[name] = field.of
+	of := func(named func(string) bool) (*condition.Compiler, error) {
+		options.Fields = map[string]*cel.Type{}
+		for name, field := range fields {
+			if named(name) {
+				options.Fields[name] = field.of
+			}
+		}
+		return condition.NewCompiler(options)
 	}
-	compiler, err := condition.NewCompiler(options)
+	compiler, err := of(func(string) bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	return &Conditions{compiler}, nil
+	reported, err := of(func(name string) bool { return !strings.HasPrefix(name, aboutProxies) })
+	return &Conditions{compiler, reported}, err
+}
+
+// AsksProxies reports whether a condition is about the proxies of a zone.
+func (c *Conditions) AsksProxies(text string) bool {
+	if text == "" {
+		return false
+	}
+	_, err := c.reported.Compile(text)
+	return err != nil
 }
 
 // Check says what is wrong with a condition; empty is none and fine.
@@ -94,30 +111,45 @@ func (c *Conditions) Check(text string) error {
 	return err
 }
 
-// Halts reports whether a condition halts a rollout on account of a zone, and why. One
-// that cannot be decided does, since what it was to guard against is not known.
-func (c *Conditions) Halts(ctx context.Context, text string, zone *Zone) (reason string, halts bool) {
+// Verdict is what a condition says of a zone.
+type Verdict struct {
+	// Halts is why the rollout halts; empty where it does not.
+	Halts string
+	// Unknown is what is not known of the zone, without which that cannot be decided.
+	Unknown string
+}
+
+// Halts reports whether a condition halts a rollout on account of a zone. One that cannot
+// be decided does, since what it was to guard against is not known, unless what it is
+// about is unknown of the zone for now.
+func (c *Conditions) Halts(ctx context.Context, text string, zone *Zone) Verdict {
 	if text == "" {
-		return "", false
+		return Verdict{}
 	}
 	compiled, err := c.compiler.Compile(text)
 	if err != nil {
-		return fmt.Sprintf("the condition that halts the rollout cannot be used: %s", err), true
+		return Verdict{Halts: fmt.Sprintf("the condition that halts the rollout cannot be used: %s", err)}
 	}
+	// Where a value is left out, the expression fails, unless the others decide it (CEL).
 	values := make(map[string]any, len(fields))
 	for name, field := range fields {
-		values[name] = field.value(zone)
+		if zone.Health.ProxiesUnknown == "" || !strings.HasPrefix(name, aboutProxies) {
+			values[name] = field.value(zone)
+		}
 	}
 	switch verdict := compiled.EvalWith(ctx, values); verdict.Outcome {
 	case condition.Matched:
-		return fmt.Sprintf("%s is true of zone %s%s", text, zone.Name, zone.told(text)), true
+		return Verdict{Halts: fmt.Sprintf("%s is true of zone %s%s", text, zone.Name, zone.told(text))}
 	case condition.Failed:
 		if ctx.Err() != nil {
-			return "", false // the caller gave up
+			return Verdict{} // the caller gave up
 		}
-		return fmt.Sprintf("the condition that halts the rollout could not be decided for zone %s: %s", zone.Name, verdict.Reason), true
+		if zone.Health.ProxiesUnknown != "" {
+			return Verdict{Unknown: fmt.Sprintf("the proxies of zone %s (%s)", zone.Name, zone.Health.ProxiesUnknown)}
+		}
+		return Verdict{Halts: fmt.Sprintf("the condition that halts the rollout could not be decided for zone %s: %s", zone.Name, verdict.Reason)}
 	default:
-		return "", false
+		return Verdict{}
 	}
 }
 
@@ -126,6 +158,9 @@ func (z *Zone) told(text string) string {
 	var values []string
 	for _, name := range Variables() {
 		if name == "zone.name" || !strings.Contains(text, name) {
+			continue
+		}
+		if z.Health.ProxiesUnknown != "" && strings.HasPrefix(name, aboutProxies) {
 			continue
 		}
 		value := fields[name].value(z)

@@ -118,20 +118,48 @@ func TestConditionsOfAZone(t *testing.T) {
 		"zone.lag / 0 > 1":         "could not be decided for zone east: division by zero",
 		"zone.silentSeconds > 2.0": "zone.silentSeconds > 2.0 is true of zone east (zone.silentSeconds = 2.5)",
 	} {
-		reason, halts := c.Halts(t.Context(), text, zone)
-		require.Equal(t, want != "", halts, text)
-		require.Contains(t, reason, want)
+		verdict := c.Halts(t.Context(), text, zone)
+		require.Equal(t, want != "", verdict.Halts != "", text)
+		require.Contains(t, verdict.Halts, want)
+		require.Empty(t, verdict.Unknown)
 	}
 	list := "[" + strings.TrimSuffix(strings.Repeat("0,", 40), ",") + "]"
 	loop := list + ".all(a, " + list + ".all(b, " + list + ".all(c, " + list + ".all(d, a == b && c == d && zone.connected))))"
 	require.NoError(t, c.Check(loop))
-	reason, halts := c.Halts(t.Context(), loop, zone)
-	require.True(t, halts)
-	require.Contains(t, reason, "exceeds the cost limit")
+	require.Contains(t, c.Halts(t.Context(), loop, zone).Halts, "exceeds the cost limit")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, halts = c.Halts(ended, loop, zone)
-	require.False(t, halts, "a server that stops halts nothing")
+	require.Empty(t, c.Halts(ended, loop, zone), "a server that stops halts nothing")
+}
+
+// What is unknown of a zone is no number: a condition that needs it is not decided. One
+// that the other values decide is.
+func TestConditionsOnWhatIsUnknown(t *testing.T) {
+	c, err := NewConditions()
+	require.NoError(t, err)
+	zone := &Zone{Name: "east", Health: Health{Lag: 7, ProxiesUnknown: "not connected"}}
+	for text, want := range map[string]struct {
+		asks, halts, unknown bool
+	}{
+		"zone.lag > 7": {},
+		"zone.lag > 6": {halts: true},
+		"zone.lastError == 'zone.proxiesPending'":          {},
+		"zone.proxiesRejected > 0":                         {asks: true, unknown: true},
+		"zone . proxiesRejected > 0":                       {asks: true, unknown: true},
+		"zone.proxiesRejected == 0":                        {asks: true, unknown: true},
+		"zone.proxiesPending > 3 && zone.connected":        {asks: true},
+		"zone.proxiesPending > 3 || !zone.connected":       {asks: true, halts: true},
+		"zone.proxiesPending > 3 || zone.connected":        {asks: true, unknown: true},
+		"zone.connected ? zone.proxiesPending > 3 : false": {asks: true},
+	} {
+		verdict := c.Halts(t.Context(), text, zone)
+		require.Equal(t, want.asks, c.AsksProxies(text), text)
+		require.Equal(t, want.halts, verdict.Halts != "", "%s: %s", text, verdict.Halts)
+		require.Equal(t, want.unknown, verdict.Unknown != "", "%s: %s", text, verdict.Unknown)
+		if want.unknown {
+			require.Equal(t, "the proxies of zone east (not connected)", verdict.Unknown)
+		}
+	}
 }
 
 func FuzzConditions(f *testing.F) {
@@ -143,7 +171,10 @@ func FuzzConditions(f *testing.F) {
 		if c.Check(text) != nil {
 			return
 		}
-		reason, halts := c.Halts(t.Context(), text, &Zone{Name: "z", Health: Health{Lag: lag, LastError: lastError}})
-		require.True(t, halts || reason == "")
+		zone := &Zone{Name: "z", Health: Health{Lag: lag, LastError: lastError}}
+		require.Empty(t, c.Halts(t.Context(), text, zone).Unknown)
+		zone.Health.ProxiesUnknown = "not asked"
+		verdict := c.Halts(t.Context(), text, zone)
+		require.True(t, verdict.Halts == "" || verdict.Unknown == "")
 	})
 }

@@ -135,11 +135,11 @@ type Step struct {
 }
 
 // Decide says what is to be done about a stored rollout. halts is asked of the zones that
-// have the change, or are to have it; it is nil where conditions are not decided.
+// have the change, or are to have it. While it cannot say of one, no stage ends.
 //
 // The error is that the rollout as it is to be stored cannot be built, such as one that
 // would be too large with the names of its zones.
-func Decide(r *resource.Resource, o Observation, halts func(*Zone) (reason string, halts bool)) (Step, error) {
+func Decide(r *resource.Resource, o Observation, halts func(*Zone) Verdict) (Step, error) {
 	stored, ok := SpecOf(r)
 	if !ok || stored.Status.Phase.Finished() {
 		return Step{}, nil
@@ -147,13 +147,18 @@ func Decide(r *resource.Resource, o Observation, halts func(*Zone) (reason strin
 	if stored.Status.Phase == resource.RolloutHalted {
 		return Step{Waiting: "an operator: `meridian rollout promote` begins the next stage, `meridian rollout abort` ends it"}, nil
 	}
+	var unknown []string
 	for i := range o.Zones {
 		zone := &o.Zones[i]
-		if halts == nil || !stored.Status.Shows(zone.Name) {
+		if !stored.Status.Shows(zone.Name) {
 			continue
 		}
-		if reason, yes := halts(zone); yes {
-			return change(r, func(spec *resource.Rollout) { halt(spec, o.Now, reason) })
+		verdict := halts(zone)
+		if verdict.Halts != "" {
+			return change(r, func(spec *resource.Rollout) { halt(spec, o.Now, verdict.Halts) })
+		}
+		if verdict.Unknown != "" {
+			unknown = append(unknown, verdict.Unknown)
 		}
 	}
 	stage := &stored.Stages[stored.Status.Stage-1]
@@ -164,6 +169,9 @@ func Decide(r *resource.Resource, o Observation, halts func(*Zone) (reason strin
 	}
 	if waiting := unsettled(stored, &o); waiting != "" {
 		return Step{Waiting: waiting}, nil
+	}
+	if len(unknown) > 0 {
+		return Step{Waiting: "what the condition is about: " + some(unknown)}, nil
 	}
 	if since := stored.Status.SettledSince(); stored.Interval.Value() > 0 {
 		if since.IsZero() {

@@ -60,7 +60,7 @@ func having(at time.Duration, names ...resource.ZoneName) Observation {
 }
 
 func decide(t require.TestingT, r *resource.Resource, o Observation) Step {
-	step, err := Decide(r, o, nil)
+	step, err := Decide(r, o, func(*Zone) Verdict { return Verdict{} })
 	require.NoError(t, err)
 	return step
 }
@@ -134,8 +134,13 @@ func TestWhatAStageWaitsFor(t *testing.T) {
 
 func TestARolloutHalts(t *testing.T) {
 	r := started(t, "zones=a,then=all", Begin{HaltOn: "x"}, "a", "b")
-	halts := func(of resource.ZoneName) func(*Zone) (string, bool) {
-		return func(z *Zone) (string, bool) { return "because of " + string(z.Name), z.Name == of }
+	halts := func(of resource.ZoneName) func(*Zone) Verdict {
+		return func(z *Zone) Verdict {
+			if z.Name == of {
+				return Verdict{Halts: "because of " + string(z.Name)}
+			}
+			return Verdict{}
+		}
 	}
 	step, err := Decide(r, having(0, "a", "b"), halts("b"))
 	require.NoError(t, err)
@@ -300,4 +305,34 @@ func TestCompletionWritesWhatZonesShow(t *testing.T) {
 		}
 	}
 	require.Equal(t, 3, keys)
+}
+
+// While what the condition is about is not known of a zone that has the change, no stage
+// ends, and what is waited for names the zone. That it halts for another zone goes first.
+func TestNoStageEndsOnWhatIsUnknown(t *testing.T) {
+	const text = "zone.proxiesRejected > 0"
+	conditions, err := NewConditions()
+	require.NoError(t, err)
+	halts := func(z *Zone) Verdict { return conditions.Halts(t.Context(), text, z) }
+	r := started(t, "zones=a,b,then=all", Begin{HaltOn: text, Interval: time.Minute}, "a", "b", "c")
+	o := having(0, "a", "b", "c")
+	o.Zones[2].Health.ProxiesUnknown = "not asked" // it does not have the change
+	step, err := Decide(r, o, halts)
+	require.NoError(t, err)
+	r = stored(step.Next, 2)
+	require.False(t, status(r).SettledSince().IsZero())
+
+	o = having(time.Hour, "a", "b", "c")
+	o.Zones[1].Health.ProxiesUnknown = "connected, without an answer in time"
+	step, err = Decide(r, o, halts)
+	require.NoError(t, err)
+	require.Nil(t, step.Next)
+	require.Equal(t, "what the condition is about: the proxies of zone b (connected, without an answer in time)", step.Waiting)
+	o.Zones[0].Health.ProxiesRejected = 1
+	step, err = Decide(r, o, halts)
+	require.NoError(t, err)
+	require.Equal(t, resource.RolloutHalted, status(step.Next).Phase)
+	step, err = Decide(r, having(time.Hour, "a", "b", "c"), halts)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, status(step.Next).Stage)
 }

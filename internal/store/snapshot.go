@@ -38,7 +38,7 @@ type Snapshot struct {
 
 // Format is the newest format of commands that is known to have made the state: what
 // applies the commands after it has to know it. 0 where any release does.
-func (s *Snapshot) Format() uint32 { return s.format }
+func (snap *Snapshot) Format() uint32 { return snap.format }
 
 // undo is a batch told as the way back to the state before it.
 type undo struct {

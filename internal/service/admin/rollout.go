@@ -248,7 +248,10 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 		return out
 	}
 	zonesAll := s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil
-	if step, err := rollout.Decide(r, o, nil); err == nil && zonesAll {
+	halts := func(zone *rollout.Zone) rollout.Verdict {
+		return s.cfg.Rollouts.Conditions.Halts(ctx, spec.HaltOn, zone)
+	}
+	if step, err := rollout.Decide(r, o, halts); err == nil && zonesAll {
 		out.Waiting = step.Waiting
 	}
 	if !zonesAll {
