@@ -36,9 +36,12 @@ type want struct {
 }
 
 func newSelector(match resource.TagSelector) selector {
-	s := selector{rank: rank{len(match), match.Exact()}, match: match}
+	s := selector{rank: rank{tags: len(match)}, match: match, wants: make([]want, 0, len(match))}
 	for tag, value := range match {
 		s.wants = append(s.wants, want{tag, value})
+		if value != resource.AnyValue {
+			s.exact++
+		}
 	}
 	return s
 }
@@ -63,9 +66,12 @@ type side struct {
 }
 
 func newSide(selectors []resource.TagSelector) side {
-	var s side
-	for _, match := range selectors {
-		s.written = append(s.written, newSelector(match))
+	s := side{written: make([]selector, len(selectors))}
+	for i, match := range selectors {
+		s.written[i] = newSelector(match)
+	}
+	if s.ranked = s.written; len(selectors) < 2 {
+		return s
 	}
 	s.ranked = slices.Clone(s.written)
 	slices.SortStableFunc(s.ranked, func(a, b selector) int { return a.compare(b.rank) })
