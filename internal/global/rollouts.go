@@ -59,16 +59,7 @@ func (c *rolloutController) run(ctx context.Context) error {
 func (c *rolloutController) await(ctx context.Context, seen *store.View) {
 	ctx, cancel := context.WithTimeout(ctx, rolloutInterval)
 	defer cancel()
-	of := seen.Digest(resource.KindRollout)
-	for err := error(nil); err == nil; {
-		var view *store.View
-		if view, err = c.store.Await(ctx, seen); err == nil {
-			if view.Digest(resource.KindRollout) != of {
-				return
-			}
-			seen = view
-		}
-	}
+	_, _ = c.store.AwaitKinds(ctx, seen, resource.KindRollout) // whatever ends it, the newest state is looked at next
 }
 
 // step does what is to be done about each rollout of a view, once.
