@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -257,7 +256,7 @@ type liveTests struct {
 
 	read    sync.Once
 	readErr error
-	// global: what was read is that of a global, which has no dataplanes.
+	// global: the control plane is a global, which asks its zones.
 	global bool
 	// complete is why what was read of a mesh may not be all of it; nil where it is.
 	complete map[resource.MeshName]error
@@ -390,12 +389,28 @@ func (l *liveTests) readsMesh(ctx context.Context, mesh resource.MeshName) error
 	return nil
 }
 
-// hasDataplanes fails for a global.
-func (l *liveTests) hasDataplanes() error {
-	if l.global {
-		return errors.New("a global has no dataplanes: run what is over dataplanes and connections with the configuration of a zone, such as --config ZONE/admin.yaml")
+// Judge implements expectation.Judge. A global has no dataplanes: it asks its zones.
+func (l *liveTests) Judge(ctx context.Context, mesh resource.MeshName, over, expression string) (*expectation.Verdict, bool, error) {
+	if err := l.load(ctx, mesh); err != nil {
+		return nil, false, err
 	}
-	return nil
+	if !l.global || over == resource.OverRoutes {
+		return nil, false, nil
+	}
+	response, err := l.app.ask(ctx, &meridianv1.InspectRequest{Mesh: string(mesh), Zone: l.zone, Question: &meridianv1.InspectRequest_Invariant{
+		Invariant: &meridianv1.InvariantQuestion{Over: over, Expression: expression},
+	}})
+	if err != nil {
+		return nil, false, l.failed(err)
+	}
+	v := &expectation.Verdict{}
+	if err := answer.Unmarshal(response.GetJson(), v); err != nil {
+		return nil, false, err
+	}
+	if notes := response.GetNotes(); len(notes) > 0 && v.Broken == 0 { // a counterexample needs no more
+		return nil, false, incompleteFailure(notes[0], len(notes)-1)
+	}
+	return v, true, nil
 }
 
 // view is what the tests that a mesh carries run on.
@@ -406,7 +421,7 @@ func (l *liveTests) view(ctx context.Context, mesh resource.MeshName) (policy.Vi
 
 // Dataplanes implements expectation.Source.
 func (l *liveTests) Dataplanes(ctx context.Context, mesh resource.MeshName) ([]expectation.Dataplane, error) {
-	if err := errors.Join(l.load(ctx, mesh), l.hasDataplanes()); err != nil {
+	if err := l.load(ctx, mesh); err != nil {
 		return nil, err
 	}
 	return l.Offline.Dataplanes(ctx, mesh)
@@ -414,7 +429,7 @@ func (l *liveTests) Dataplanes(ctx context.Context, mesh resource.MeshName) ([]e
 
 // Connections implements expectation.Source.
 func (l *liveTests) Connections(ctx context.Context, mesh resource.MeshName, each func(*expectation.Connection) bool) error {
-	if err := errors.Join(l.load(ctx, mesh), l.hasDataplanes()); err != nil {
+	if err := l.load(ctx, mesh); err != nil {
 		return err
 	}
 	return l.Offline.Connections(ctx, mesh, each)

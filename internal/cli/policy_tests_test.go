@@ -85,9 +85,20 @@ func TestPolicyTestsLive(t *testing.T) {
 
 	invariants := h.write("i.yaml", "kind: PolicyTest\ncases:\n- {name: all, over: connections, invariant: c.allowed}\n- {name: each, over: dataplanes, invariant: 'true'}\n")
 	h.serveRoles("type: Mesh\nname: default\n")
+	// What is over dataplanes and connections of a fleet, the global asks its zones.
+	verdict, notes := `{"checked": 3, "broken": 0, "examples": [], "incomplete": []}`, []string(nil)
+	h.server.Answer = func(r *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		require.NotNil(t, r.GetInvariant())
+		return &meridianv1.InspectResponse{Json: []byte(verdict), Notes: notes}, nil
+	}
+	require.Contains(t, h.ok("test", invariants, "--live"), "2 cases passed")
+	notes = []string{`zone "north": offline`}
 	out = h.run("test", invariants, "--live")
-	require.Equal(t, exit.No, out.code, out.stderr)
-	require.Equal(t, 2, strings.Count(out.stdout, "a global has no dataplanes: run what is over dataplanes and connections with the configuration of a zone"), out.stdout)
+	require.Equal(t, 2, strings.Count(out.stdout, `the answer is incomplete: zone "north": offline`), out.stdout)
+	verdict = `{"checked": 3, "broken": 1, "examples": ["zone east: a → b:80 is denied"], "incomplete": []}`
+	out = h.run("test", invariants, "--live")
+	require.Equal(t, exit.No, out.code)
+	require.Equal(t, 1, strings.Count(out.stdout, "does not hold for 1 of 3 connections: zone east: a → b:80 is denied"), out.stdout)
 
 	// A case about a zone that is away fails alone; a control plane that is away ends the run.
 	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {

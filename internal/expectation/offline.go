@@ -19,6 +19,8 @@ type Offline struct {
 	Matcher *policy.Matcher
 	// Zone is that of dataplanes that name none.
 	Zone resource.ZoneName
+	// Elsewhere are dataplanes that call those of Matcher, and that it does not have.
+	Elsewhere []Dataplane
 	// Access is Source's CanI.
 	Access func(ctx context.Context, test string, mesh resource.MeshName, c *AccessCase) (bool, []string, error)
 }
@@ -36,12 +38,17 @@ func (o *Offline) Dataplane(_ context.Context, mesh resource.MeshName, name stri
 // Dataplanes implements Source.
 func (o *Offline) Dataplanes(_ context.Context, mesh resource.MeshName) (all []Dataplane, err error) {
 	err = o.Matcher.Read(func(r *policy.Reading) error {
-		for key, shape := range r.Dataplanes(mesh) {
-			all = append(all, Dataplane{Mesh: mesh, Name: key.Name, Zone: o.zoneOf(shape), Tags: shape.Members})
-		}
+		all = o.dataplanes(r, mesh)
 		return nil
 	})
 	return all, err
+}
+
+func (o *Offline) dataplanes(r *policy.Reading, mesh resource.MeshName) (all []Dataplane) {
+	for key, shape := range r.Dataplanes(mesh) {
+		all = append(all, Dataplane{Mesh: mesh, Name: key.Name, Zone: o.zoneOf(shape), Tags: shape.Members})
+	}
+	return all
 }
 
 func (o *Offline) zoneOf(shape *policy.Shape) resource.ZoneName {
@@ -53,16 +60,25 @@ func (o *Offline) zoneOf(shape *policy.Shape) resource.ZoneName {
 	return o.Zone
 }
 
-// Connections implements Source.
+// Connections implements Source. The matcher is read before the first call of each.
 func (o *Offline) Connections(ctx context.Context, mesh resource.MeshName, each func(*Connection) bool) error {
-	all, err := o.Dataplanes(ctx, mesh)
-	if err != nil {
-		return err
+	type called struct {
+		to   int
+		in   *policy.Attachment
+		list permission.List
 	}
-	return o.Matcher.Read(func(r *policy.Reading) error {
+	var all []Dataplane // those that are called first
+	var inbounds []called
+	err := o.Matcher.Read(func(r *policy.Reading) error {
+		all = o.dataplanes(r, mesh)
+		here := len(all)
+		for i := range o.Elsewhere {
+			if o.Elsewhere[i].Mesh == mesh {
+				all = append(all, o.Elsewhere[i])
+			}
+		}
 		settings := r.Mesh(mesh)
-		pairs := 0
-		for to := range all {
+		for to := range here {
 			key := policy.DataplaneKey(mesh, all[to].Name)
 			shape, err := r.Dataplane(key)
 			if err != nil {
@@ -77,16 +93,26 @@ func (o *Offline) Connections(ctx context.Context, mesh resource.MeshName, each 
 				if in.Type != policy.OnInbound {
 					continue
 				}
-				if pairs += len(all) - 1; pairs > maxConnections {
+				inbounds = append(inbounds, called{to, in, permitted(settings, rules, in)})
+				if len(inbounds)*(len(all)-1) > maxConnections {
 					return fmt.Errorf("the mesh has more than %d connections; write the invariant over dataplanes, or expect single connections", maxConnections)
 				}
-				if !callers(all, to, in, permitted(settings, rules, in), each) {
-					return nil
-				}
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	for i := range inbounds {
+		if c := &inbounds[i]; !callers(all, c.to, c.in, c.list, each) {
+			return nil
+		}
+	}
+	return nil
 }
 
 // permitted is the list of who may call an inbound.

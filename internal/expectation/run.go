@@ -93,9 +93,6 @@ func (r *Report) Forgive(other *Report) {
 	}
 }
 
-// maxExamples bounds the counterexamples that a failed invariant lists.
-const maxExamples = 5
-
 // Runner runs cases.
 type Runner struct {
 	source   Source
@@ -281,14 +278,65 @@ func (r *Runner) access(ctx context.Context, f *File, c *Case) (string, error) {
 	return fmt.Sprintf("expected %s, but it is %s: %s", c.Word(), verdict, strings.Join(reasons, "; ")), nil
 }
 
-// invariant evaluates an expression over everything that it is about.
-func (r *Runner) invariant(ctx context.Context, mesh resource.MeshName, c *Case) (string, error) {
-	expression, err := r.compiler.Compile(c.Invariant)
-	if err != nil {
-		return "", fmt.Errorf("invariant: %w", err)
+// Verdict is what became of an invariant.
+type Verdict struct {
+	// Checked is how many things it is about, and Broken of how many it does not hold.
+	Checked int `json:"checked"`
+	Broken  int `json:"broken"`
+	// Examples are the first of those.
+	Examples []string `json:"examples"`
+	// Incomplete are the zones that the verdict lacks, or has as they were.
+	Incomplete []answer.Absence `json:"incomplete"`
+}
+
+// MaxExamples bounds the counterexamples that a failed invariant lists.
+const MaxExamples = 5
+
+// message says what is otherwise than an invariant over something demands; empty if nothing
+// is.
+func (v *Verdict) message(over string, mesh resource.MeshName) (string, error) {
+	switch {
+	case v.Checked == 0:
+		return "", fmt.Errorf("there are no %s in mesh %s: the invariant says nothing", over, mesh)
+	case v.Broken == 0:
+		return "", nil
 	}
-	var examples []string
-	broken := 0
+	message := fmt.Sprintf("does not hold for %d of %d %s: %s", v.Broken, v.Checked, over, strings.Join(v.Examples, "; "))
+	if more := v.Broken - len(v.Examples); more > 0 {
+		message += fmt.Sprintf("; and %d more", more)
+	}
+	return message, nil
+}
+
+// Judge is a Source that judges invariants where it is, and does not list what they are
+// about. judged is false for those that it does not.
+type Judge interface {
+	Judge(ctx context.Context, mesh resource.MeshName, over, expression string) (v *Verdict, judged bool, err error)
+}
+
+func (r *Runner) invariant(ctx context.Context, mesh resource.MeshName, c *Case) (string, error) {
+	if elsewhere, ok := r.source.(Judge); ok {
+		if v, judged, err := elsewhere.Judge(ctx, mesh, c.Over, c.Invariant); err != nil {
+			return "", err
+		} else if judged {
+			return v.message(c.Over, mesh)
+		}
+	}
+	v, err := r.Judge(ctx, mesh, c.Over, c.Invariant)
+	if err != nil {
+		return "", err
+	}
+	return v.message(c.Over, mesh)
+}
+
+// Judge evaluates an expression over everything that it is about: connections, dataplanes
+// or routes of a mesh. It fails with the cause of ctx.
+func (r *Runner) Judge(ctx context.Context, mesh resource.MeshName, over, text string) (*Verdict, error) {
+	expression, err := r.compiler.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("invariant: %w", err)
+	}
+	v := &Verdict{Examples: []string{}, Incomplete: []answer.Absence{}}
 	check := func(name string, value func() (string, any, error)) error {
 		label, object, err := value()
 		if err != nil {
@@ -301,28 +349,19 @@ func (r *Runner) invariant(ctx context.Context, mesh resource.MeshName, c *Case)
 		case condition.Failed:
 			return fmt.Errorf("%s: %s", label, verdict.Reason)
 		}
-		if broken++; broken <= maxExamples {
+		if v.Broken++; v.Broken <= MaxExamples {
 			if verdict.Reason != "false" {
 				label += " (" + verdict.Reason + ")"
 			}
-			examples = append(examples, label)
+			v.Examples = append(v.Examples, label)
 		}
 		return nil
 	}
-	checked, err := r.each(ctx, mesh, c.Over, check)
-	switch {
-	case err != nil:
-		return "", err
-	case checked == 0:
-		return "", fmt.Errorf("there are no %s in mesh %s: the invariant says nothing", c.Over, mesh)
-	case broken == 0:
-		return "", nil
+	v.Checked, err = r.each(ctx, mesh, over, check)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-	message := fmt.Sprintf("does not hold for %d of %d %s: %s", broken, checked, c.Over, strings.Join(examples, "; "))
-	if more := broken - len(examples); more > 0 {
-		message += fmt.Sprintf("; and %d more", more)
-	}
-	return message, nil
+	return v, err
 }
 
 // each calls check with everything that an invariant is over, and counts it.
@@ -337,7 +376,11 @@ func (r *Runner) each(ctx context.Context, mesh resource.MeshName, over string, 
 				if c.Allowed {
 					verdict = Allowed
 				}
-				return fmt.Sprintf("%s → %s:%d is %s", c.From.Name, c.To.Name, c.Port, verdict), c.value(), nil
+				from := c.From.Name
+				if c.From.Zone != c.To.Zone {
+					from = fmt.Sprintf("%s of zone %s", from, c.From.Zone)
+				}
+				return fmt.Sprintf("%s → %s:%d is %s", from, c.To.Name, c.Port, verdict), c.value(), nil
 			})
 			return failed == nil && ctx.Err() == nil
 		})
@@ -348,9 +391,12 @@ func (r *Runner) each(ctx context.Context, mesh resource.MeshName, over string, 
 			return 0, err
 		}
 		for i := range all {
+			a, err := r.source.Dataplane(ctx, mesh, all[i].Name)
+			if errors.Is(err, answer.ErrNotFound) {
+				continue // it has gone since the list was made
+			}
 			checked++
 			if err := check("d", func() (string, any, error) {
-				a, err := r.source.Dataplane(ctx, mesh, all[i].Name)
 				if err != nil {
 					return "", nil, err
 				}

@@ -76,6 +76,9 @@ func (s *inspectService) inspect(ctx context.Context, req *meridianv1.InspectReq
 	if req.GetAnalysis() != nil && req.GetZone() == "" {
 		return s.analyze(ctx, req)
 	}
+	if req.GetInvariant() != nil && req.GetZone() == "" {
+		return s.invariant(ctx, req)
+	}
 	if req.GetZone() == "" {
 		if response, own, err := s.answerInherited(ctx, req); own {
 			return response, err

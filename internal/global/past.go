@@ -75,6 +75,9 @@ func (s *inspectService) inspectThen(ctx context.Context, req *meridianv1.Inspec
 	if err != nil {
 		return nil, err
 	}
+	if err := question.Absent(asked, resource.MeshName(req.GetMesh()), state, state.Revision()); err != nil {
+		return nil, rpcerr.New(rpcerr.NotFound, "NOT_FOUND", "%w", err)
+	}
 	first, err := s.past.tell(state, nil)
 	if err != nil {
 		return nil, err

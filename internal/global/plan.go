@@ -86,7 +86,7 @@ func (s *inspectService) planInZones(ctx context.Context, p *plan.Plan, batch *p
 			questions[i].Elsewhere = encoded
 		}
 	}
-	parts, errs := askPlans(ctx, s, known, zones, questions, func() *plan.Plan { return plan.New() })
+	parts, errs := askParts(ctx, s, known, zones, plansOf(questions), plan.New)
 	for i, zone := range zones {
 		if errs[i] != nil {
 			failed = append(failed, answer.Absence{Zone: zone, Reason: failureReason(errs[i])})
@@ -106,7 +106,6 @@ func (s *inspectService) planInZones(ctx context.Context, p *plan.Plan, batch *p
 // callers are the dataplanes that call others, by zone, where connections between zones
 // can change; zones that do not say are named.
 func (s *inspectService) callers(ctx context.Context, known fleetStatus, batch *plan.Batch) (map[resource.ZoneName][]plan.Caller, []answer.Absence) {
-	zones := known.connected()
 	meshes := map[string]bool{}
 	for _, key := range batch.Keys() {
 		if !plan.OnInbounds(key.Kind) {
@@ -118,14 +117,20 @@ func (s *inspectService) callers(ctx context.Context, known fleetStatus, batch *
 			meshes[string(key.Mesh)] = true
 		}
 	}
+	return s.callersOf(ctx, known, slices.Sorted(maps.Keys(meshes)))
+}
+
+// callersOf are callers of all dataplanes of meshes.
+func (s *inspectService) callersOf(ctx context.Context, known fleetStatus, meshes []string) (map[resource.ZoneName][]plan.Caller, []answer.Absence) {
+	zones := known.connected()
 	if len(meshes) == 0 || len(zones) < 2 {
 		return nil, nil
 	}
 	questions := make([]*meridianv1.PlanQuestion, len(zones))
 	for i := range questions {
-		questions[i] = &meridianv1.PlanQuestion{Callers: slices.Sorted(maps.Keys(meshes))}
+		questions[i] = &meridianv1.PlanQuestion{Callers: meshes}
 	}
-	found, errs := askPlans(ctx, s, known, zones, questions, func() *[]plan.Caller { return &[]plan.Caller{} })
+	found, errs := askParts(ctx, s, known, zones, plansOf(questions), func() *[]plan.Caller { return &[]plan.Caller{} })
 	callers := map[resource.ZoneName][]plan.Caller{}
 	var absent []answer.Absence
 	for i, zone := range zones {
@@ -138,13 +143,21 @@ func (s *inspectService) callers(ctx context.Context, known fleetStatus, batch *
 	return callers, absent
 }
 
-// askPlans puts a question to each zone at the same time.
-func askPlans[D any](ctx context.Context, s *inspectService, known fleetStatus, zones []resource.ZoneName, questions []*meridianv1.PlanQuestion, empty func() *D) (found []*D, errs []error) {
+func plansOf(questions []*meridianv1.PlanQuestion) []*meridianv1.InspectRequest {
+	requests := make([]*meridianv1.InspectRequest, len(questions))
+	for i, q := range questions {
+		requests[i] = &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Plan{Plan: q}}
+	}
+	return requests
+}
+
+// askParts puts a question to each zone at the same time, and reads the documents.
+func askParts[D any](ctx context.Context, s *inspectService, known fleetStatus, zones []resource.ZoneName, questions []*meridianv1.InspectRequest, empty func() *D) (found []*D, errs []error) {
 	found, errs = make([]*D, len(zones)), make([]error, len(zones))
 	var group errgroup.Group
 	for i, zone := range zones {
 		group.Go(func() error {
-			response, err := s.ask(ctx, zone, known, &meridianv1.InspectRequest{Question: &meridianv1.InspectRequest_Plan{Plan: questions[i]}})
+			response, err := s.ask(ctx, zone, known, questions[i])
 			if err == nil {
 				found[i] = empty()
 				if err = answer.Unmarshal(response.GetJson(), found[i]); err != nil {

@@ -1,5 +1,13 @@
 package question
 
+import (
+	"fmt"
+
+	"meridian/internal/policy"
+	"meridian/internal/policy/answer"
+	"meridian/internal/resource"
+)
+
 // ReasonNotTold is the reason with which a zone refuses a question about an earlier state
 // that is given by its name alone: it does not keep what it was told under that name.
 const ReasonNotTold = "NOT_TOLD"
@@ -12,4 +20,17 @@ func HasPast(q Question) bool {
 		return true
 	}
 	return false
+}
+
+// Absent says of a question about a policy that did not exist at a revision that it did
+// not. Its error is answer.ErrNotFound.
+func Absent(q Question, mesh resource.MeshName, then policy.View, revision resource.Revision) error {
+	about, ok := q.(Policy)
+	if !ok {
+		return nil
+	}
+	if _, existed := then.Get(resource.Key{Kind: about.Kind, Mesh: mesh, Name: about.Name}); existed {
+		return nil
+	}
+	return fmt.Errorf("%s %q in mesh %q: %w at revision %d: `meridian history %s %s` lists its writes", about.Kind, about.Name, mesh, answer.ErrNotFound, revision, about.Kind, about.Name)
 }

@@ -238,7 +238,7 @@ func surveyOf(q Question) func(document any, view policy.View, at At) {
 // send each other.
 func Internal(request *meridianv1.InspectRequest) bool {
 	c := request.GetConnection()
-	return c.GetEnds() || c.GetElsewhere() != nil || request.GetProxies().GetBehind() != 0 || request.GetThenFrom() != 0 || len(request.GetThenWritten())+len(request.GetThenDeleted())+len(request.GetThenName()) > 0 || request.GetThenQuestion() != nil || request.GetPlan() != nil
+	return c.GetEnds() || c.GetElsewhere() != nil || request.GetProxies().GetBehind() != 0 || request.GetThenFrom() != 0 || len(request.GetThenWritten())+len(request.GetThenDeleted())+len(request.GetThenName()) > 0 || request.GetThenQuestion() != nil || request.GetPlan() != nil || len(request.GetInvariant().GetElsewhere()) > 0
 }
 
 // Page decodes a document and prints its page.

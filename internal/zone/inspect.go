@@ -71,6 +71,9 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	if q := req.GetPlan(); q != nil {
 		return s.plan(ctx, who, q)
 	}
+	if q := req.GetInvariant(); q != nil && req.GetAt() == nil {
+		return s.invariant(ctx, who, resource.MeshName(req.GetMesh()), q)
+	}
 	var named []byte
 	if inner := req.GetThenQuestion(); inner != nil {
 		if named, req = req.GetThenName(), inner; len(named) == 0 || req.GetAt() == nil {

@@ -42,6 +42,7 @@ type InspectRequest struct {
 	//	*InspectRequest_Trials
 	//	*InspectRequest_Plan
 	//	*InspectRequest_Analysis
+	//	*InspectRequest_Invariant
 	Question isInspectRequest_Question `protobuf_oneof:"question"`
 	// By the policies of that time, for the dataplanes of now; absent: as of now. Not for
 	// proxies.
@@ -229,6 +230,15 @@ func (x *InspectRequest) GetAnalysis() *AnalysisQuestion {
 	return nil
 }
 
+func (x *InspectRequest) GetInvariant() *InvariantQuestion {
+	if x != nil {
+		if x, ok := x.Question.(*InspectRequest_Invariant); ok {
+			return x.Invariant
+		}
+	}
+	return nil
+}
+
 func (x *InspectRequest) GetAt() *PointInTime {
 	if x != nil {
 		return x.At
@@ -327,6 +337,10 @@ type InspectRequest_Analysis struct {
 	Analysis *AnalysisQuestion `protobuf:"bytes,17,opt,name=analysis,proto3,oneof"`
 }
 
+type InspectRequest_Invariant struct {
+	Invariant *InvariantQuestion `protobuf:"bytes,18,opt,name=invariant,proto3,oneof"`
+}
+
 func (*InspectRequest_Dataplane) isInspectRequest_Question() {}
 
 func (*InspectRequest_Connection) isInspectRequest_Question() {}
@@ -352,6 +366,8 @@ func (*InspectRequest_Trials) isInspectRequest_Question() {}
 func (*InspectRequest_Plan) isInspectRequest_Question() {}
 
 func (*InspectRequest_Analysis) isInspectRequest_Question() {}
+
+func (*InspectRequest_Invariant) isInspectRequest_Question() {}
 
 // What applies on a dataplane?
 type DataplaneQuestion struct {
@@ -1217,6 +1233,74 @@ func (*AnalysisQuestion) Descriptor() ([]byte, []int) {
 	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{15}
 }
 
+// Does an expression hold for every connection or dataplane of the mesh? The answer has
+// "checked", "broken", "examples" and "incomplete". It is for callers who read the whole
+// mesh. Through the global, connections between zones are among them; a zone that is named,
+// or asked itself, answers for its own dataplanes alone.
+type InvariantQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// connections or dataplanes.
+	Over string `protobuf:"bytes,1,opt,name=over,proto3" json:"over,omitempty"`
+	// In CEL, of the variable c or d (docs/policies/tests.md).
+	Expression string `protobuf:"bytes,2,opt,name=expression,proto3" json:"expression,omitempty"`
+	// From a global to its zones, refused from any other client: the dataplanes of other
+	// zones, as JSON.
+	Elsewhere     []byte `protobuf:"bytes,3,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InvariantQuestion) Reset() {
+	*x = InvariantQuestion{}
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InvariantQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InvariantQuestion) ProtoMessage() {}
+
+func (x *InvariantQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InvariantQuestion.ProtoReflect.Descriptor instead.
+func (*InvariantQuestion) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *InvariantQuestion) GetOver() string {
+	if x != nil {
+		return x.Over
+	}
+	return ""
+}
+
+func (x *InvariantQuestion) GetExpression() string {
+	if x != nil {
+		return x.Expression
+	}
+	return ""
+}
+
+func (x *InvariantQuestion) GetElsewhere() []byte {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return nil
+}
+
 type InspectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The answer as the JSON document of docs/contract.md.
@@ -1243,7 +1327,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1339,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[16]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1352,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{16}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -1345,7 +1429,7 @@ type DataplaneConnection struct {
 
 func (x *DataplaneConnection) Reset() {
 	*x = DataplaneConnection{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1441,7 @@ func (x *DataplaneConnection) String() string {
 func (*DataplaneConnection) ProtoMessage() {}
 
 func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[17]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1454,7 @@ func (x *DataplaneConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataplaneConnection.ProtoReflect.Descriptor instead.
 func (*DataplaneConnection) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{17}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DataplaneConnection) GetState() string {
@@ -1439,7 +1523,7 @@ type WireState struct {
 
 func (x *WireState) Reset() {
 	*x = WireState{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1535,7 @@ func (x *WireState) String() string {
 func (*WireState) ProtoMessage() {}
 
 func (x *WireState) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[18]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1548,7 @@ func (x *WireState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WireState.ProtoReflect.Descriptor instead.
 func (*WireState) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{18}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WireState) GetAttachment() string {
@@ -1506,7 +1590,7 @@ type PlanQuestion struct {
 
 func (x *PlanQuestion) Reset() {
 	*x = PlanQuestion{}
-	mi := &file_meridian_v1_inspect_proto_msgTypes[19]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1602,7 @@ func (x *PlanQuestion) String() string {
 func (*PlanQuestion) ProtoMessage() {}
 
 func (x *PlanQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_inspect_proto_msgTypes[19]
+	mi := &file_meridian_v1_inspect_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1615,7 @@ func (x *PlanQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanQuestion.ProtoReflect.Descriptor instead.
 func (*PlanQuestion) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{19}
+	return file_meridian_v1_inspect_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanQuestion) GetWritten() []*Resource {
@@ -1566,7 +1650,7 @@ var File_meridian_v1_inspect_proto protoreflect.FileDescriptor
 
 const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\xd0\b\n" +
+	"\x19meridian/v1/inspect.proto\x12\vmeridian.v1\x1a\x17meridian/v1/admin.proto\x1a\x1ameridian/v1/resource.proto\"\x90\t\n" +
 	"\x0eInspectRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12>\n" +
@@ -1589,7 +1673,8 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x05proxy\x18\f \x01(\v2\x1a.meridian.v1.ProxyQuestionH\x00R\x05proxy\x125\n" +
 	"\x06trials\x18\x0f \x01(\v2\x1b.meridian.v1.TrialsQuestionH\x00R\x06trials\x12/\n" +
 	"\x04plan\x18\x10 \x01(\v2\x19.meridian.v1.PlanQuestionH\x00R\x04plan\x12;\n" +
-	"\banalysis\x18\x11 \x01(\v2\x1d.meridian.v1.AnalysisQuestionH\x00R\banalysis\x12(\n" +
+	"\banalysis\x18\x11 \x01(\v2\x1d.meridian.v1.AnalysisQuestionH\x00R\banalysis\x12>\n" +
+	"\tinvariant\x18\x12 \x01(\v2\x1e.meridian.v1.InvariantQuestionH\x00R\tinvariant\x12(\n" +
 	"\x02at\x18\r \x01(\v2\x18.meridian.v1.PointInTimeR\x02at\x128\n" +
 	"\fthen_written\x18\x14 \x03(\v2\x15.meridian.v1.ResourceR\vthenWritten\x12;\n" +
 	"\fthen_deleted\x18\x15 \x03(\v2\x18.meridian.v1.ResourceKeyR\vthenDeleted\x12\x1b\n" +
@@ -1659,7 +1744,13 @@ const file_meridian_v1_inspect_proto_rawDesc = "" +
 	"\x0eTrialsQuestion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\"\x12\n" +
-	"\x10AnalysisQuestion\"\xf2\x02\n" +
+	"\x10AnalysisQuestion\"e\n" +
+	"\x11InvariantQuestion\x12\x12\n" +
+	"\x04over\x18\x01 \x01(\tR\x04over\x12\x1e\n" +
+	"\n" +
+	"expression\x18\x02 \x01(\tR\n" +
+	"expression\x12\x1c\n" +
+	"\telsewhere\x18\x03 \x01(\fR\telsewhere\"\xf2\x02\n" +
 	"\x0fInspectResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x13\n" +
 	"\x05as_of\x18\x02 \x01(\x04R\x04asOf\x12@\n" +
@@ -1710,7 +1801,7 @@ func file_meridian_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_inspect_proto_rawDescData
 }
 
-var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_meridian_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*InspectRequest)(nil),      // 0: meridian.v1.InspectRequest
 	(*DataplaneQuestion)(nil),   // 1: meridian.v1.DataplaneQuestion
@@ -1728,18 +1819,19 @@ var file_meridian_v1_inspect_proto_goTypes = []any{
 	(*ProxyQuestion)(nil),       // 13: meridian.v1.ProxyQuestion
 	(*TrialsQuestion)(nil),      // 14: meridian.v1.TrialsQuestion
 	(*AnalysisQuestion)(nil),    // 15: meridian.v1.AnalysisQuestion
-	(*InspectResponse)(nil),     // 16: meridian.v1.InspectResponse
-	(*DataplaneConnection)(nil), // 17: meridian.v1.DataplaneConnection
-	(*WireState)(nil),           // 18: meridian.v1.WireState
-	(*PlanQuestion)(nil),        // 19: meridian.v1.PlanQuestion
-	nil,                         // 20: meridian.v1.ConnectionQuestion.FromTagsEntry
-	nil,                         // 21: meridian.v1.TagSet.TagsEntry
-	nil,                         // 22: meridian.v1.ConnectionInbound.TagsEntry
-	nil,                         // 23: meridian.v1.WhyQuestion.FromTagsEntry
-	nil,                         // 24: meridian.v1.InspectResponse.ShownNamesEntry
-	(*PointInTime)(nil),         // 25: meridian.v1.PointInTime
-	(*Resource)(nil),            // 26: meridian.v1.Resource
-	(*ResourceKey)(nil),         // 27: meridian.v1.ResourceKey
+	(*InvariantQuestion)(nil),   // 16: meridian.v1.InvariantQuestion
+	(*InspectResponse)(nil),     // 17: meridian.v1.InspectResponse
+	(*DataplaneConnection)(nil), // 18: meridian.v1.DataplaneConnection
+	(*WireState)(nil),           // 19: meridian.v1.WireState
+	(*PlanQuestion)(nil),        // 20: meridian.v1.PlanQuestion
+	nil,                         // 21: meridian.v1.ConnectionQuestion.FromTagsEntry
+	nil,                         // 22: meridian.v1.TagSet.TagsEntry
+	nil,                         // 23: meridian.v1.ConnectionInbound.TagsEntry
+	nil,                         // 24: meridian.v1.WhyQuestion.FromTagsEntry
+	nil,                         // 25: meridian.v1.InspectResponse.ShownNamesEntry
+	(*PointInTime)(nil),         // 26: meridian.v1.PointInTime
+	(*Resource)(nil),            // 27: meridian.v1.Resource
+	(*ResourceKey)(nil),         // 28: meridian.v1.ResourceKey
 }
 var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	1,  // 0: meridian.v1.InspectRequest.dataplane:type_name -> meridian.v1.DataplaneQuestion
@@ -1753,32 +1845,33 @@ var file_meridian_v1_inspect_proto_depIdxs = []int32{
 	12, // 8: meridian.v1.InspectRequest.proxies:type_name -> meridian.v1.ProxiesQuestion
 	13, // 9: meridian.v1.InspectRequest.proxy:type_name -> meridian.v1.ProxyQuestion
 	14, // 10: meridian.v1.InspectRequest.trials:type_name -> meridian.v1.TrialsQuestion
-	19, // 11: meridian.v1.InspectRequest.plan:type_name -> meridian.v1.PlanQuestion
+	20, // 11: meridian.v1.InspectRequest.plan:type_name -> meridian.v1.PlanQuestion
 	15, // 12: meridian.v1.InspectRequest.analysis:type_name -> meridian.v1.AnalysisQuestion
-	25, // 13: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
-	26, // 14: meridian.v1.InspectRequest.then_written:type_name -> meridian.v1.Resource
-	27, // 15: meridian.v1.InspectRequest.then_deleted:type_name -> meridian.v1.ResourceKey
-	0,  // 16: meridian.v1.InspectRequest.then_question:type_name -> meridian.v1.InspectRequest
-	20, // 17: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
-	3,  // 18: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
-	4,  // 19: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
-	5,  // 20: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
-	21, // 21: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
-	22, // 22: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
-	23, // 23: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
-	17, // 24: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
-	3,  // 25: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
-	24, // 26: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
-	18, // 27: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
-	26, // 28: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
-	27, // 29: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
-	0,  // 30: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
-	16, // 31: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
-	31, // [31:32] is the sub-list for method output_type
-	30, // [30:31] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	16, // 13: meridian.v1.InspectRequest.invariant:type_name -> meridian.v1.InvariantQuestion
+	26, // 14: meridian.v1.InspectRequest.at:type_name -> meridian.v1.PointInTime
+	27, // 15: meridian.v1.InspectRequest.then_written:type_name -> meridian.v1.Resource
+	28, // 16: meridian.v1.InspectRequest.then_deleted:type_name -> meridian.v1.ResourceKey
+	0,  // 17: meridian.v1.InspectRequest.then_question:type_name -> meridian.v1.InspectRequest
+	21, // 18: meridian.v1.ConnectionQuestion.from_tags:type_name -> meridian.v1.ConnectionQuestion.FromTagsEntry
+	3,  // 19: meridian.v1.ConnectionQuestion.elsewhere:type_name -> meridian.v1.ConnectionEnds
+	4,  // 20: meridian.v1.ConnectionEnds.callers:type_name -> meridian.v1.TagSet
+	5,  // 21: meridian.v1.ConnectionEnds.inbounds:type_name -> meridian.v1.ConnectionInbound
+	22, // 22: meridian.v1.TagSet.tags:type_name -> meridian.v1.TagSet.TagsEntry
+	23, // 23: meridian.v1.ConnectionInbound.tags:type_name -> meridian.v1.ConnectionInbound.TagsEntry
+	24, // 24: meridian.v1.WhyQuestion.from_tags:type_name -> meridian.v1.WhyQuestion.FromTagsEntry
+	18, // 25: meridian.v1.InspectResponse.connection:type_name -> meridian.v1.DataplaneConnection
+	3,  // 26: meridian.v1.InspectResponse.ends:type_name -> meridian.v1.ConnectionEnds
+	25, // 27: meridian.v1.InspectResponse.shown_names:type_name -> meridian.v1.InspectResponse.ShownNamesEntry
+	19, // 28: meridian.v1.DataplaneConnection.wire:type_name -> meridian.v1.WireState
+	27, // 29: meridian.v1.PlanQuestion.written:type_name -> meridian.v1.Resource
+	28, // 30: meridian.v1.PlanQuestion.deleted:type_name -> meridian.v1.ResourceKey
+	0,  // 31: meridian.v1.InspectService.Inspect:input_type -> meridian.v1.InspectRequest
+	17, // 32: meridian.v1.InspectService.Inspect:output_type -> meridian.v1.InspectResponse
+	32, // [32:33] is the sub-list for method output_type
+	31, // [31:32] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_inspect_proto_init() }
@@ -1802,6 +1895,7 @@ func file_meridian_v1_inspect_proto_init() {
 		(*InspectRequest_Trials)(nil),
 		(*InspectRequest_Plan)(nil),
 		(*InspectRequest_Analysis)(nil),
+		(*InspectRequest_Invariant)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1809,7 +1903,7 @@ func file_meridian_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_inspect_proto_rawDesc), len(file_meridian_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -174,6 +174,9 @@ func (s *Inspect) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 	if s.Readers.ReadsAll(ctx) || mesh != "" && s.Readers.ReadsMesh(ctx, mesh) && s.Readers.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil {
 		return s.Answers.Inspect(ctx, req)
 	}
+	if req.GetInvariant() != nil {
+		return nil, rpcerr.New(rpcerr.Denied, "RESTRICTED", "what holds for everything in a mesh is for callers who may read the mesh and every zone")
+	}
 	asked, err := question.Parse(req)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "INVALID_QUESTION", "%w", err)
