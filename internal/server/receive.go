@@ -344,6 +344,9 @@ func (c *call) busy(err *rpcerr.Error) error {
 // RecvMsg implements grpc.ServerStream. It returns when the request is aborted,
 // with which the handler returns and gRPC ends the stream: the goroutine that
 // receives ends with it.
+//
+// Ending the context of the stream would end the reading, too, but gRPC then answers
+// the caller with Canceled before the handler can say why.
 func (c *call) RecvMsg(m any) error {
 	received := make(chan error, 1)
 	go func() { received <- c.ServerStream.RecvMsg(m) }()
