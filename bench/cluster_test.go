@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
@@ -135,13 +136,14 @@ func newClient(conn *grpc.ClientConn) *client {
 	}
 }
 
-// apply writes resources in batches as large as a server takes.
+// apply writes resources in batches of half the size that a server takes, which counts more
+// than what is encoded.
 func (c *client) apply(b *testing.B, all []*meridianv1.Resource) {
 	b.Helper()
 	for len(all) > 0 {
 		n, size := 0, 0
-		for ; n < len(all) && size+len(all[n].GetSpec()) <= admin.MaxBatchBytes; n++ {
-			size += len(all[n].GetSpec())
+		for ; n < len(all) && size+proto.Size(all[n]) <= admin.MaxBatchBytes/2; n++ {
+			size += proto.Size(all[n])
 		}
 		_, err := batch.Apply(b.Context(), c, &meridianv1.ApplyRequest{Resources: all[:n], RequestId: c.requestID()})
 		require.NoError(b, err)
@@ -196,16 +198,20 @@ func (c *client) requestID() string {
 // holds fails unless the server holds exactly n policies.
 func (c *client) holds(b *testing.B, n int) {
 	b.Helper()
-	stream, err := c.List(b.Context(), &meridianv1.ListRequest{Kinds: kinds, Consistency: meridianv1.Consistency_CONSISTENCY_STALE})
-	require.NoError(b, err)
-	got := 0
-	for {
-		part, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	got, page := 0, ""
+	for first := true; first || page != ""; first = false {
+		stream, err := c.List(b.Context(), &meridianv1.ListRequest{Kinds: kinds, Consistency: meridianv1.Consistency_CONSISTENCY_STALE, PageToken: page})
 		require.NoError(b, err)
-		got += len(part.GetResources())
+		page = ""
+		for {
+			part, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(b, err)
+			got += len(part.GetResources())
+			page = part.GetNextPageToken()
+		}
 	}
 	require.Equal(b, n, got)
 }

@@ -10,10 +10,14 @@ import (
 // BenchmarkColdSync starts a zone with nothing on its disk and stops the clock
 // when it is ready and serves every policy: process start, keys, connection,
 // transfer and disk are all in it.
-func BenchmarkColdSync(b *testing.B) {
+func BenchmarkColdSync(b *testing.B) { coldSync(b, many, 5) }
+
+// BenchmarkColdSyncLarge is the same for 100,000 policies.
+func BenchmarkColdSyncLarge(b *testing.B) { coldSync(b, 10*many, 3) }
+
+func coldSync(b *testing.B, size, rounds int) {
 	system(b)
-	const rounds = 5
-	g := newGlobal(b, many)
+	g := newGlobal(b, size)
 	relay := newProxy(b, g.grpcAddr)
 	bundle := g.bundle(b, "east", relay.address())
 	var all, transfer samples
@@ -24,7 +28,7 @@ func BenchmarkColdSync(b *testing.B) {
 			bytes = relay.bytes.Load()
 			ready, welcomed := z.ready(b), z.await(b, connected, 0)
 			require.Equal(b, "MODE_SNAPSHOT", welcomed.Mode)
-			z.api.holds(b, many)
+			z.api.holds(b, size)
 			all.add(ready.at.Sub(z.started))
 			transfer.add(ready.at.Sub(welcomed.at))
 			z.stop()
@@ -33,7 +37,7 @@ func BenchmarkColdSync(b *testing.B) {
 	target(b, "synced-p50-ms", all.p50(), 2000)
 	target(b, "synced-max-ms", all.worst(), 2000)
 	report(b, "transfer-p50-ms", transfer.p50())
-	report(b, "bytes/policy", float64(bytes)/many)
+	report(b, "bytes/policy", float64(bytes)/float64(size))
 }
 
 // BenchmarkReconnect cuts the connection between a global and a zone that are
