@@ -28,8 +28,11 @@ var ErrZoneSilent = errors.New("the zone is connected and does not answer")
 
 const (
 	// silentAfter is after how long without a word an instance counts as silent: it
-	// says something every second.
-	silentAfter = 3 * time.Second
+	// says something every three seconds.
+	silentAfter = staleAfter
+	// askedGrace is how long a question waits for the zone to send anything: while one
+	// waits it says something every second.
+	askedGrace = 3 * time.Second
 	// firstGrace is how long a question waits for a silent instance, and laterGrace
 	// when it has left one without an answer since it last sent something.
 	firstGrace = time.Second
@@ -94,11 +97,14 @@ func (s *Server) ask(ctx context.Context, zone resource.ZoneName, ask *syncv1.As
 func (c *conn) patience(asked time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	grace := firstGrace
-	if c.ignored {
+	grace := askedGrace
+	switch {
+	case c.ignored:
 		grace = laterGrace
+	case asked.Sub(c.heard) >= silentAfter:
+		grace = firstGrace
 	}
-	return max(time.Until(asked.Add(grace)), time.Until(c.heard.Add(silentAfter)))
+	return max(time.Until(asked.Add(grace)), time.Until(c.heard.Add(askedGrace)))
 }
 
 // pendingAsk is a question on its way. answer and err may be read when done is

@@ -1,11 +1,9 @@
 package zonesync
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -40,12 +38,8 @@ type conn struct {
 	// question without an answer since.
 	heard   time.Time
 	ignored bool
-	// servers are the global's, as the zone was last informed; serversAt is when they
-	// were last looked up.
-	servers []string
-	// authorities are those that it was last informed of.
-	authorities []byte
-	serversAt   time.Time
+	// announced is what the zone was last told of the global's servers.
+	announced *announcement
 	// drains says that the zone can be told to drain, toldDraining whether it was told
 	// to; nil before it was told anything.
 	drains       bool
@@ -358,17 +352,18 @@ func (c *conn) nextFrame(now time.Time) (*syncv1.GlobalFrame, time.Time, error) 
 	if ask := c.asks.next(); ask != nil {
 		return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Ask{Ask: ask}}, time.Time{}, nil
 	}
-	if f := c.noticeLocked(now); f != nil {
+	if f := c.noticeLocked(); f != nil {
+		c.pub.tell(now) // the acknowledgement of a bookmark says what came of it
 		return f, time.Time{}, nil
 	}
+	c.pub.awaited = len(c.asks.pending) > 0 || c.toldDraining != nil && *c.toldDraining
 	f, err := c.pub.next(now)
 	return f, c.pub.deadline(), err
 }
 
 // noticeLocked tells a zone that was welcomed what it does not know beside the state:
-// whether it is to drain, and where the global's servers are. The bookmarks of an idle
-// stream make it look again.
-func (c *conn) noticeLocked(now time.Time) *syncv1.GlobalFrame {
+// whether it is to drain, and where the global's servers are.
+func (c *conn) noticeLocked() *syncv1.GlobalFrame {
 	welcomed := c.pub.phase == phaseChunks || c.pub.phase == phaseFeed
 	if !welcomed {
 		return nil
@@ -376,20 +371,12 @@ func (c *conn) noticeLocked(now time.Time) *syncv1.GlobalFrame {
 	if f := c.drainLocked(); f != nil {
 		return f
 	}
-	if c.server.cfg.Servers == nil || now.Sub(c.serversAt) < c.server.pacing.bookmarkEvery {
+	a := c.server.announced.Load()
+	if a == nil || a == c.announced {
 		return nil
 	}
-	c.serversAt = now
-	servers := c.server.cfg.Servers()
-	var authorities []byte
-	if c.server.cfg.Authorities != nil {
-		authorities = c.server.cfg.Authorities()
-	}
-	if len(servers) == 0 || slices.Equal(servers, c.servers) && bytes.Equal(authorities, c.authorities) {
-		return nil
-	}
-	c.servers, c.authorities = servers, authorities
-	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Servers{Servers: &syncv1.Servers{Addresses: servers, Authorities: authorities}}}
+	c.announced = a
+	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Servers{Servers: &syncv1.Servers{Addresses: a.servers, Authorities: a.authorities}}}
 }
 
 func (c *conn) sendFence() {

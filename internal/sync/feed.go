@@ -194,6 +194,13 @@ func (f *feed) wakeLocked() {
 	f.wake = make(chan struct{})
 }
 
+// rouse has every stream look whether there is anything to send.
+func (f *feed) rouse() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wakeLocked()
+}
+
 // changed is closed at the next change. Take it before reading.
 func (f *feed) changed() <-chan struct{} {
 	f.mu.RLock()

@@ -423,7 +423,7 @@ func TestBookmarkOfWhatWasSent(t *testing.T) {
 		}
 	}}
 	for range 40 {
-		g.now = g.now.Add(z.pacing.bookmarkEvery)
+		g.now = g.now.Add(z.pacing.quietEvery)
 		z.send(1)
 		z.receive(1)
 	}
@@ -445,7 +445,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	z.replica.machine.count(policyKey("a"), a.sum, store.Digest{})
 	a.sum = store.Digest{}
 	for range 2 {
-		g.now = g.now.Add(time.Second)
+		g.now = g.now.Add(z.pacing.quietEvery)
 		for z.send(100) || z.receive(100) {
 		}
 	}

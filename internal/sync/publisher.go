@@ -22,7 +22,9 @@ const (
 
 // pacing holds the times and sizes that govern a stream.
 type pacing struct {
-	bookmarkEvery time.Duration // between bookmarks while caught up
+	bookmarkEvery time.Duration // between bookmarks while caught up and something happens
+	quietEvery    time.Duration // between bookmarks while nothing happens
+	align         time.Duration // bookmarks of many zones are due together, at multiples of it
 	stallAfter    time.Duration // without progress while something is outstanding
 	behindGrace   time.Duration // for this server to reach the zone's revision
 	window        uint64        // bytes unacknowledged at most, unless the zone says less
@@ -35,6 +37,8 @@ type pacing struct {
 func defaultPacing() pacing {
 	return pacing{
 		bookmarkEvery: time.Second,
+		quietEvery:    3 * time.Second,
+		align:         250 * time.Millisecond,
 		stallAfter:    time.Minute,
 		behindGrace:   2 * time.Second,
 		window:        4 << 20,
@@ -116,6 +120,10 @@ type publisher struct {
 
 	acked      resource.Revision
 	bookmarked time.Time
+	// told is when the zone was first told anything since the last bookmark; zero when it
+	// was not. awaited: the zone is to say something every second, whatever happens.
+	told    time.Time
+	awaited bool
 }
 
 func newPublisher(p pacing, f source, view func() *store.View) *publisher {
@@ -142,7 +150,7 @@ func (p *publisher) greet(h *syncv1.Hello, now time.Time) error {
 		p.window = min(p.window, h.Window)
 	}
 	p.progress = now
-	p.bookmarked = time.Time{} // a bookmark follows as soon as the zone is up to date
+	p.bookmarked, p.told = time.Time{}, time.Time{} // a bookmark follows as soon as the zone is up to date
 	p.epoch = p.feed.position().epoch
 	p.phase, p.until = phaseBehind, now.Add(p.pacing.behindGrace)
 	return nil
@@ -172,6 +180,9 @@ func (p *publisher) acknowledge(a *syncv1.Ack, now time.Time) error {
 	}
 	if a.Consumed > p.consumed {
 		p.consumed, p.progress = a.Consumed, now
+	}
+	if len(a.Nacks) > 0 {
+		p.tell(now) // the rest of them comes with the next Ack
 	}
 	return nil
 }
@@ -237,6 +248,11 @@ func (p *publisher) account(f *syncv1.GlobalFrame, now time.Time) {
 			p.progress = now
 		}
 		p.sent += uint64(size)
+		if f.GetBookmark() != nil {
+			p.told = time.Time{}
+		} else {
+			p.tell(now)
+		}
 	}
 }
 
@@ -266,6 +282,29 @@ func (p *publisher) fill(now time.Time) (bool, error) {
 	return false, nil
 }
 
+// tell notes that the zone is told something, which a bookmark is to follow.
+func (p *publisher) tell(now time.Time) {
+	if p.told.IsZero() {
+		p.told = now
+	}
+}
+
+// bookmarkAt is when a zone that is up to date is sent the next bookmark: soon after it
+// was told something. The times of many zones are made to coincide, which costs less than
+// as many wake-ups.
+func (p *publisher) bookmarkAt() time.Time {
+	if p.bookmarked.IsZero() {
+		return p.bookmarked
+	}
+	due := p.bookmarked.Add(p.pacing.quietEvery)
+	if p.awaited || p.feed.position().head > p.cursor {
+		due = p.bookmarked.Add(p.pacing.bookmarkEvery)
+	} else if soon := p.told.Add(p.pacing.bookmarkEvery); !p.told.IsZero() && soon.Before(due) {
+		due = soon
+	}
+	return due.Truncate(p.pacing.align)
+}
+
 // deadline is when next has to be called again even if nothing happens; zero
 // means never.
 func (p *publisher) deadline() time.Time {
@@ -279,7 +318,7 @@ func (p *publisher) deadline() time.Time {
 	case p.phase == phaseBehind:
 		sooner(p.until)
 	case p.phase == phaseFeed && !p.full():
-		sooner(p.bookmarked.Add(p.pacing.bookmarkEvery))
+		sooner(p.bookmarkAt())
 	}
 	if p.outstanding() {
 		sooner(p.progress.Add(p.pacing.stallAfter))
@@ -390,7 +429,7 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 		return true, nil
 	}
 	at := p.feed.position()
-	if at.last > p.cursor || at.head < p.cursor || now.Sub(p.bookmarked) < p.pacing.bookmarkEvery {
+	if at.last > p.cursor || at.head < p.cursor || now.Before(p.bookmarkAt()) {
 		return false, nil
 	}
 	p.bookmarked, p.queueCursor = now, at.head

@@ -32,7 +32,7 @@ const (
 )
 
 // staleAfter is how long a connected zone may be silent; it says something
-// every second.
+// every three seconds.
 const staleAfter = 5 * time.Second
 
 // ZoneStatus is what servers know of a zone that connected to them. It is soft

@@ -1,12 +1,15 @@
 package zonesync
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -83,6 +86,8 @@ type Server struct {
 	feed     *feed
 	registry *registry
 	ready    chan struct{} // closed when the feed has begun
+	// announced is what zones are told of the global's servers; nil before there is any.
+	announced atomic.Pointer[announcement]
 
 	mu        sync.Mutex
 	closed    bool
@@ -105,7 +110,12 @@ func NewServer(cfg ServerConfig) *Server {
 // them and returns nil. Call it once. An error means that the store's feed
 // contradicts itself; the streams have been ended all the same.
 func (s *Server) Run(ctx context.Context) error {
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	s.announce()
+	s.streams.Go(func() { s.announceChanges(following) })
 	err := s.follow(ctx)
+	stop()
 	s.mu.Lock()
 	s.closed = true
 	close(s.ending)
@@ -115,6 +125,48 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// announcement is where the global's servers are, and by which authorities, in PEM, they
+// are verified. It is shared by all streams and not changed.
+type announcement struct {
+	servers     []string
+	authorities []byte
+}
+
+// announceChanges looks every second, for all streams, whether there is anything else to
+// announce.
+func (s *Server) announceChanges(ctx context.Context) {
+	if s.cfg.Servers == nil {
+		return
+	}
+	tick := time.NewTicker(s.pacing.bookmarkEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.announce()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// announce has every zone told where the servers are, if that is not what it was told.
+func (s *Server) announce() {
+	if s.cfg.Servers == nil {
+		return
+	}
+	a := &announcement{servers: s.cfg.Servers()}
+	if s.cfg.Authorities != nil {
+		a.authorities = s.cfg.Authorities()
+	}
+	last := s.announced.Load()
+	if len(a.servers) == 0 || last != nil && slices.Equal(a.servers, last.servers) && bytes.Equal(a.authorities, last.authorities) {
+		return
+	}
+	s.announced.Store(a)
+	s.feed.rouse()
 }
 
 func (s *Server) follow(ctx context.Context) error {

@@ -107,7 +107,68 @@ func TestConnectedZoneFollowsARestore(t *testing.T) {
 	})
 }
 
-// TestHeartbeat: an idle stream carries a bookmark and an Ack a second; a zone
+// TestBookmarksWhenDue: a bookmark follows within a second of a change, synced or not, and
+// comes every second while the zone is awaited.
+func TestBookmarksWhenDue(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p := newPublisher(defaultPacing(), g.feed, g.store.View)
+	// frames are what is sent at a time.
+	frames := func() (bookmarks, others int) {
+		for {
+			f, err := p.next(now)
+			require.NoError(t, err)
+			switch {
+			case f == nil:
+				return bookmarks, others
+			case f.GetBookmark() != nil:
+				bookmarks++
+			default:
+				others++
+			}
+		}
+	}
+	// due is how long it takes to the next bookmark.
+	due := func() time.Duration {
+		began := now
+		for now.Sub(began) < time.Minute {
+			if now = p.deadline(); now.Before(began) {
+				now = began
+			}
+			if n, _ := frames(); n > 0 {
+				require.Equal(t, 1, n)
+				return now.Sub(began)
+			}
+		}
+		require.Fail(t, "no bookmark")
+		return 0
+	}
+	require.NoError(t, p.greet(&syncv1.Hello{Protocol: protocolVersion, MinProtocol: minProtocolVersion, Zone: "east", Instance: "i"}, now))
+	n, _ := frames()
+	require.Equal(t, 1, n, "as soon as it is up to date")
+	require.Equal(t, p.pacing.quietEvery, due())
+	require.Equal(t, p.pacing.quietEvery, due())
+	now = now.Add(2 * time.Second)
+	g.write(put(policyKey("a"), `{}`))
+	n, batches := frames()
+	require.Equal(t, 1, batches)
+	require.Zero(t, n, "a change is not followed at once by a second frame")
+	require.Equal(t, p.pacing.quietEvery-2*time.Second, due(), "no later than without it")
+	g.write(put(policyKey("b"), `{}`))
+	frames()
+	require.Equal(t, p.pacing.bookmarkEvery, due())
+	g.write(put(resource.Key{Kind: secretKind, Name: "s"}, `{}`))
+	require.Equal(t, p.pacing.bookmarkEvery, due(), "the head has moved")
+	require.NoError(t, p.acknowledge(&syncv1.Ack{Nacks: []*syncv1.Nack{{}}}, now))
+	require.Equal(t, p.pacing.bookmarkEvery, due(), "the zone has more to report")
+	p.awaited = true
+	require.Equal(t, p.pacing.bookmarkEvery, due())
+	require.Equal(t, p.pacing.bookmarkEvery, due())
+	p.awaited = false
+	require.Equal(t, p.pacing.quietEvery, due())
+}
+
+// TestHeartbeat: an idle stream carries a bookmark and an Ack every three seconds; a zone
 // that hears nothing for ten connects again.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -120,12 +181,21 @@ func TestHeartbeat(t *testing.T) {
 			}))
 		})
 		c.synced(z)
-		for range 30 {
-			<-time.After(time.Second)
+		<-time.After(2 * time.Second) // the bookmark after the change
+		quiet, contacts, last := defaultPacing().quietEvery, 0, time.Time{}
+		for range 60 {
+			<-time.After(500 * time.Millisecond)
 			synctest.Wait()
-			require.LessOrEqual(t, time.Since(c.state("east").LastSeen), time.Second)
+			seen := c.state("east").LastSeen
+			if !seen.Equal(last) {
+				contacts, last = contacts+1, seen
+			}
+			require.LessOrEqual(t, time.Since(seen), quiet)
 			require.Equal(t, ZoneInSync, c.state("east").State)
 		}
+		require.LessOrEqual(t, contacts, int(30*time.Second/quiet)+2, "nothing happens, and little is said")
+		require.Less(t, quiet+time.Second, staleAfter, "an answer may take a second")
+		require.Less(t, 2*quiet, silenceAfter, "of this release, and of every one before it")
 		hung.Store(true) // the network swallows everything, both ways
 		<-time.After(staleAfter + 2*time.Second)
 		require.Equal(t, ZoneStale, c.state("east").State)

@@ -1114,7 +1114,8 @@ func (x *Chunk) GetTime() *timestamppb.Timestamp {
 }
 
 // Bookmark says that everything up to revision has been sent, and what the
-// replica's digest must then be. Sent every second while there is nothing else.
+// replica's digest must then be. Sent a second after anything else, and then every
+// three seconds while there is nothing else.
 type Bookmark struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
