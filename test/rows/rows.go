@@ -2,7 +2,8 @@
 //
 // Guarantees. Every field that the table calls enforced on a kind of proxy is claimed by an
 // assertion of that proxy's tests, by a behaviour where there is one, and nothing is
-// claimed that the table does not have.
+// claimed that the table does not have. What it calls unsupported has no effect on what a
+// proxy is sent, or fails closed where its note says so, and is reported.
 //
 // Non-goals: what an assertion does; rows that are approximated.
 package rows
