@@ -86,6 +86,9 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if err != nil {
 		return explainInterrupt(err, request.GetDryRun())
 	}
+	for _, warning := range response.GetWarnings() {
+		a.Warn(warning)
+	}
 	if request.DryRun {
 		a.Message("Dry run: nothing was deleted.")
 	} else {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// carriedTime bounds the run of the tests of one mesh, and carriedCost one evaluation
+	// carriedTime bounds the tests of all meshes that a batch touches, and carriedCost one evaluation
 	// of an invariant, in units of CEL's cost.
 	carriedTime = 5 * time.Second
 	carriedCost = 5_000
@@ -22,9 +22,9 @@ const (
 )
 
 // ErrTestTime is why tests of a mesh are given up.
-var ErrTestTime = fmt.Errorf("its tests take longer than %s: have fewer invariants and dataplanes in its MeshTest", carriedTime)
+var ErrTestTime = fmt.Errorf("the tests of the meshes of a batch take longer than %s: have fewer invariants and dataplanes in its MeshTest, or write fewer meshes at once", carriedTime)
 
-// WithTestTime returns a context for the tests of one mesh, that ends with ErrTestTime.
+// WithTestTime returns a context for the tests of all meshes that a batch touches, that ends with ErrTestTime.
 func WithTestTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, carriedTime, ErrTestTime)
 }

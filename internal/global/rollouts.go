@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -80,14 +81,19 @@ func (c *rolloutController) step(ctx context.Context, view *store.View) {
 			c.note(ctx, r.Key().Name, c.carryOn(ctx, r, observed[i]))
 		}
 	}
-	for _, r := range rollout.Surplus(all) {
+	surplus := rollout.Surplus(all)
+	tried := slices.Concat(progressing, surplus)
+	for _, r := range surplus {
 		m := r.Meta()
-		_, err := c.log.Propose(ctx, store.Txn{
+		result, err := c.log.Propose(ctx, store.Txn{
 			Time: c.now(), Ops: []store.Op{store.Delete(m.Key)},
 			Preconditions: []store.Precondition{{Key: m.Key, Version: m.Version, Revision: m.Revision}},
 		})
-		c.note(ctx, m.Name, err)
+		c.note(ctx, m.Name, cmp.Or(err, result.Err))
 	}
+	maps.DeleteFunc(c.failed, func(name, _ string) bool {
+		return !slices.ContainsFunc(tried, func(r *resource.Resource) bool { return r.Key().Name == name })
+	})
 }
 
 // note logs why a rollout could not be carried on, once for each reason.

@@ -15,12 +15,16 @@ const MaxRollouts = 16
 // be lost, or the rollout could not be completed. The caller waits until the rollout is
 // finished, or finishes it.
 type HeldError struct {
-	Key     resource.Key
+	Key resource.Key
+	// Rollout is its name; empty for a caller who may not read it.
 	Rollout string
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("%s is being changed by rollout %s: `meridian rollout promote %s` or `meridian rollout abort %s` first", e.Key, e.Rollout, e.Rollout, e.Rollout)
+	if e.Rollout == "" {
+		return fmt.Sprintf("%s is being changed by a rollout that you may not read: it can be written when that has ended", e.Key)
+	}
+	return fmt.Sprintf("%s is being changed by rollout %s: complete it before with `meridian rollout promote %s`, or end it with `meridian rollout abort %s`", e.Key, e.Rollout, e.Rollout, e.Rollout)
 }
 
 // RolloutsError means that there are MaxRollouts unfinished rollouts already.
@@ -39,7 +43,7 @@ func (e *RolloutsError) Error() string {
 type holds struct {
 	of     Digest // of the rollouts in the view that this was made from
 	by     map[resource.Key]string
-	meshes map[resource.MeshName]string // of these resources, by name of one rollout
+	meshes map[resource.MeshName][]string // of these resources, with the rollouts that change them
 	// deletes are the meshes that rollouts delete.
 	deletes map[resource.Key]bool
 	open    int // rollouts that are not finished
@@ -51,7 +55,7 @@ func (s *Store) holdsLocked(v *View) *holds {
 		return nil
 	}
 	if digest := v.Digest(resource.KindRollout); s.held == nil || s.held.of != digest {
-		h := &holds{of: digest, by: map[resource.Key]string{}, meshes: map[resource.MeshName]string{}, deletes: map[resource.Key]bool{}}
+		h := &holds{of: digest, by: map[resource.Key]string{}, meshes: map[resource.MeshName][]string{}, deletes: map[resource.Key]bool{}}
 		for r := range v.List(resource.KindRollout, "") {
 			spec := unfinished(r)
 			if spec == nil {
@@ -64,8 +68,8 @@ func (s *Store) holdsLocked(v *View) *holds {
 				if key.Kind == resource.KindMesh && spec.Changes[i].Delete != nil {
 					h.deletes[key] = true
 				}
-				if key.Mesh != "" {
-					h.meshes[key.Mesh] = r.Key().Name
+				if name := r.Key().Name; key.Mesh != "" && !slices.Contains(h.meshes[key.Mesh], name) {
+					h.meshes[key.Mesh] = append(h.meshes[key.Mesh], name)
 				}
 			}
 		}
@@ -118,11 +122,16 @@ func (s *Store) checkHeldLocked(v *View, ops []Op) error {
 	}
 	check := func(own string, key resource.Key, deletes bool) error {
 		by, held := h.by[key]
-		if !held && deletes && key.Kind == resource.KindMesh {
-			by, held = h.meshes[resource.MeshName(key.Name)]
-		}
 		if held && by != own && !ended[by] {
 			return &HeldError{Key: key, Rollout: by}
+		}
+		if !deletes || key.Kind != resource.KindMesh {
+			return nil
+		}
+		for _, by := range h.meshes[resource.MeshName(key.Name)] {
+			if by != own && !ended[by] {
+				return &HeldError{Key: key, Rollout: by}
+			}
 		}
 		return nil
 	}

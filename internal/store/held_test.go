@@ -167,3 +167,22 @@ func TestTheFormatOfRollouts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint32(1), store.FormatOf(data))
 }
+
+// A mesh of which two rollouts change something is held by both, whichever ends.
+func TestAMeshIsHeldByEachOfItsRollouts(t *testing.T) {
+	for _, ends := range []string{"r1", "r2"} {
+		s := store.New(store.DefaultOptions())
+		rollouts := map[string]*resource.Resource{}
+		ops := []store.Op{store.Put(meshPut(t, "shop"))}
+		for _, name := range []string{"r1", "r2"} {
+			rollouts[name] = rolloutOf(t, name, resource.RolloutProgressing, []*resource.Resource{retryPut(t, "shop", name)})
+			ops = append(ops, store.Put(rollouts[name]))
+		}
+		require.NoError(t, s.Apply(1, store.Txn{Ops: ops}).Err)
+		aborted := rolloutOf(t, ends, resource.RolloutAborted, []*resource.Resource{retryPut(t, "shop", ends)})
+		var held *store.HeldError
+		err := s.Apply(2, store.Txn{Ops: []store.Op{store.Put(aborted), store.Delete(resource.Key{Kind: resource.KindMesh, Name: "shop"})}}).Err
+		require.ErrorAs(t, err, &held)
+		require.NotEqual(t, ends, held.Rollout)
+	}
+}

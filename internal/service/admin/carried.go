@@ -175,6 +175,8 @@ func (s *Service) brokenBy(ctx context.Context, now *store.View, batch store.Txn
 	if result.Err != nil {
 		return nil, nil // what Propose refuses is refused there
 	}
+	ctx, cancel := expectation.WithTestTime(ctx) // for all meshes together
+	defer cancel()
 	for _, mesh := range meshes {
 		if !changes(result.Results, mesh) {
 			continue
@@ -260,8 +262,6 @@ func breaks(ctx context.Context, now *store.View, after store.Reader, mesh resou
 	if err != nil {
 		return brokenTests{}, err
 	}
-	ctx, cancel := expectation.WithTestTime(ctx)
-	defer cancel()
 	tests, _ := after.Get(meshTestKey(mesh))
 	stored, carried := now.Get(meshTestKey(mesh))
 	broken := brokenTests{mesh: mesh, stored: carried}

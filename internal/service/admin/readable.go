@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/commit"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
@@ -120,6 +121,10 @@ func seen(c store.Change, shown func(*resource.Resource) bool) (before, after *r
 // hideExample takes the name of a resource that the caller may not read out of a
 // refusal.
 func (s *Service) hideExample(ctx context.Context, err error) error {
+	var held *store.HeldError
+	if errors.As(err, &held) && held.Rollout != "" && s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindRollout, Name: held.Rollout}) != nil {
+		return commit.Explain(&store.HeldError{Key: held.Key})
+	}
 	var notEmpty *store.MeshNotEmptyError
 	if !errors.As(err, &notEmpty) || s.cfg.Access.ReadsMesh(ctx, notEmpty.Mesh) {
 		return err

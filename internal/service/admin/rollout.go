@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -128,6 +129,10 @@ func (s *Service) begin(ctx context.Context, d *deciding, batch commit.Batch) (c
 		HaltOn: d.rollout.GetHaltOn(), Author: authn.PrincipalFrom(ctx).Name, Changes: changes,
 	}, s.cfg.Rollouts.Enabled(), s.cfg.Now())
 	if err != nil {
+		var document *resource.DocumentError
+		if errors.As(err, &document) && slices.ContainsFunc(document.Problems, func(p resource.Problem) bool { return p.Path == resource.Root }) {
+			return batch, rpcerr.New(rpcerr.Invalid, "ROLLOUT_TOO_LARGE", "rollout %s: %w: all of the change is stored in the Rollout; split the batch into several rollouts", key.Name, err)
+		}
 		return batch, rpcerr.New(rpcerr.Invalid, "INVALID_ROLLOUT", "rollout %s: %w", key.Name, err)
 	}
 	batch.Ops = []store.Op{store.Put(r)}
@@ -244,18 +249,19 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 			Kind: string(key.Kind), Mesh: string(key.Mesh), Name: key.Name, Deleted: c.Delete != nil, Replaces: c.Replaces,
 		})
 	}
+	zonesAll := s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil
+	if !zonesAll {
+		out.Reason = "" // it may name zones
+		out.Options.HaltOn = s.hideZones(ctx, out.Options.Stages, out.Options.HaltOn)
+	}
 	if spec.Status.Phase.Finished() {
 		return out
 	}
-	zonesAll := s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil
 	halts := func(zone *rollout.Zone) rollout.Verdict {
 		return s.cfg.Rollouts.Conditions.Halts(ctx, spec.HaltOn, zone)
 	}
 	if step, err := rollout.Decide(r, o, halts); err == nil && zonesAll {
 		out.Waiting = step.Waiting
-	}
-	if !zonesAll {
-		out.Reason = "" // it may name zones
 	}
 	for i := range o.Zones {
 		z := &o.Zones[i]
@@ -272,6 +278,26 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 	}
 	return out
 }
+
+// hideZones replaces the zones in stages that the caller may not read, and a condition,
+// which may name any. Patterns name zones, too.
+func (s *Rollouts) hideZones(ctx context.Context, stages []*meridianv1.RolloutStage, condition string) string {
+	for _, stage := range stages {
+		stage.Zones = slices.Clone(stage.Zones)
+		for i, zone := range stage.Zones {
+			if s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone, Name: zone}) != nil {
+				stage.Zones[i] = hiddenZone
+			}
+		}
+	}
+	if condition == "" {
+		return ""
+	}
+	return hiddenCondition
+}
+
+// hiddenCondition stands for a condition that a caller may not read.
+const hiddenCondition = "a condition that you may not read"
 
 // PromoteRollout begins the next stage of a rollout, or completes it.
 func (s *Rollouts) PromoteRollout(ctx context.Context, req *meridianv1.PromoteRolloutRequest) (*meridianv1.PromoteRolloutResponse, error) {
@@ -332,7 +358,8 @@ func (s *Rollouts) change(ctx context.Context, req rolloutRequest, scope proto.M
 	if err := checkRequest(req.GetRequestId(), false, 1); err != nil {
 		return fail(err)
 	}
-	attempt, err := authn.ScopedRequestID(ctx, req.GetRequestId(), scope)
+	// The histories of what the rollout writes name it by the id.
+	attempt, err := authn.ScopedRequestID(ctx, fmt.Sprintf("rollout %s@%s", req.GetName(), req.GetRequestId()), scope)
 	if err != nil {
 		return fail(err)
 	}

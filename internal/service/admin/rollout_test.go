@@ -22,6 +22,14 @@ import (
 func rolling(t *testing.T) (*secured, *Rollouts) {
 	t.Helper()
 	s := newSecured(t)
+	_, rollouts := rollingOn(t, s)
+	s.must("mesh", message("Mesh", "", "demo", "{}"))
+	return s, rollouts
+}
+
+// rollingOn has a service have rollouts, with zones a and b.
+func rollingOn(t *testing.T, s *secured) (*secured, *Rollouts) {
+	t.Helper()
 	conditions, err := rollout.NewConditions()
 	require.NoError(t, err)
 	s.cfg.Rollouts = &RolloutConfig{
@@ -38,7 +46,6 @@ func rolling(t *testing.T) (*secured, *Rollouts) {
 			return out
 		},
 	}
-	s.must("mesh", message("Mesh", "", "demo", "{}"))
 	return s, &Rollouts{Service: s.Service}
 }
 
@@ -321,4 +328,75 @@ func TestAStageIsDecidedAgainWhenItsTestsChange(t *testing.T) {
 		require.NoError(t, err, stage)
 		s.must("as before "+name, carriedTests(carriedSpec))
 	}
+}
+
+// Who may not read a rollout is told that there is one, and not which; who may not read
+// zones sees no names of them.
+func TestWhatRolloutsHide(t *testing.T) {
+	s := newGranted(t)
+	_, rollouts := rollingOn(t, s)
+	s.must("mesh demo", message("Mesh", "", "demo", "{}"))
+	s.must("roles",
+		message("AccessRole", "", "writes", `{"rules": [{"mesh": "demo", "types": ["Timeout"], "access": ["READ", "CREATE", "UPDATE", "DELETE"]}]}`),
+		message("AccessRole", "", "looks", `{"rules": [{"types": ["Rollout"], "access": ["READ"]}]}`),
+		message("AccessRoleBinding", "", "writes", `{"subjects": [{"type": "User", "name": "ann"}, {"type": "User", "name": "lea"}], "roles": ["writes"]}`),
+		message("AccessRoleBinding", "", "looks", `{"subjects": [{"type": "User", "name": "lea"}], "roles": ["looks"]}`))
+	o := canary("secret-name")
+	o.HaltOn = "zone.name == 'a' && zone.lag > 7"
+	_, err := s.roll(root, "1", o, timeoutIn("demo", "new"))
+	require.NoError(t, err)
+	for who, named := range map[string]bool{"ann": false, "lea": true} {
+		err := s.as(user(who), "write "+who, timeoutIn("demo", "new"))
+		requireReason(t, err, commit.ReasonHeld)
+		require.Equal(t, named, strings.Contains(err.Error(), "secret-name"), "%v", err)
+	}
+	listed, err := rollouts.ListRollouts(user("lea"), &meridianv1.ListRolloutsRequest{})
+	require.NoError(t, err)
+	shown := listed.GetRollouts()[0]
+	require.Empty(t, shown.GetZones())
+	require.Equal(t, []string{hiddenZone}, shown.GetOptions().GetStages()[0].GetZones())
+	require.Equal(t, hiddenCondition, shown.GetOptions().GetHaltOn())
+	listed, err = rollouts.ListRollouts(root, &meridianv1.ListRolloutsRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, listed.GetRollouts()[0].GetOptions().GetStages()[0].GetZones())
+	require.Equal(t, o.HaltOn, listed.GetRollouts()[0].GetOptions().GetHaltOn())
+}
+
+// The request id of a completion names the rollout: the histories of what it writes have it.
+func TestACompletionIsNamed(t *testing.T) {
+	s, rollouts := rolling(t)
+	_, err := s.roll(root, "1", canary("named"), timeoutIn("demo", "new"))
+	require.NoError(t, err)
+	var ids []string
+	s.Log.Before(func(txn store.Txn) error {
+		ids = append(ids, authn.CallerRequestID(txn.RequestID))
+		return nil
+	})
+	for _, id := range []string{"2", "3"} {
+		_, err = rollouts.PromoteRollout(root, &meridianv1.PromoteRolloutRequest{Name: "named", RequestId: id})
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"rollout named@2", "rollout named@3"}, ids)
+}
+
+func TestARolloutThatIsTooLarge(t *testing.T) {
+	s, _ := rolling(t)
+	var batch []*meridianv1.Resource
+	for i := range 20 {
+		m := timeoutIn("demo", fmt.Sprint("t", i))
+		m.Labels = map[string]string{}
+		m.Spec = []byte(strings.Replace(string(m.Spec), `"sources": [`, `"sources": [`+strings.Repeat(`{"match": {"kuma.io/service": "`+strings.Repeat("x", 60)+`"}}, `, 600), 1))
+		batch = append(batch, m)
+	}
+	_, err := s.roll(root, "1", canary("r"), batch...)
+	requireReason(t, err, "ROLLOUT_TOO_LARGE")
+	require.ErrorContains(t, err, "split the batch into several rollouts")
+}
+
+// A deletion that skips tests says so, as other writes do.
+func TestADeletionThatSkipsTestsWarns(t *testing.T) {
+	s := newCarried(t)
+	response, err := s.DeleteBatch(root, &meridianv1.DeleteRequest{RequestId: "1", SkipTests: true, Keys: []*meridianv1.ResourceKey{keyed(allow("web", "web", "backend"))}})
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(response.GetWarnings(), "; "), "tests skipped: the change breaks 1 of the 3 tests")
 }

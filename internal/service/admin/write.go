@@ -201,7 +201,7 @@ func (s *Service) Delete(stream grpc.ClientStreamingServer[meridianv1.DeleteRequ
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	case err != nil:
 		if applied, ok := s.applied(ctx, req.GetRequestId(), req.GetDryRun() || req.GetPlan(), scopeOfDelete(req)); ok {
-			return stream.SendAndClose(deleteResponse(applied))
+			return stream.SendAndClose(deleteResponse(applied, nil))
 		}
 		return rpcerr.WithEffect(err, rpcerr.EffectNone)
 	}
@@ -216,8 +216,9 @@ func scopeOfDelete(req *meridianv1.DeleteRequest) proto.Message {
 	return &meridianv1.DeleteRequest{Keys: req.GetKeys(), Rollout: req.GetRollout()}
 }
 
-func deleteResponse(result store.Result) *meridianv1.DeleteResponse {
-	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision)}
+func deleteResponse(result store.Result, said remarks) *meridianv1.DeleteResponse {
+	warnings, _ := said.lines()
+	return &meridianv1.DeleteResponse{Results: encodeResults(result.Results), Revision: uint64(result.Revision), Warnings: warnings}
 }
 
 // DeleteBatch is Delete for a batch that has been received, and that no early look
@@ -235,9 +236,10 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 	}
 	err = s.cfg.Turns.Hold(ctx, size, func() error {
 		shown := map[resource.Key]string{}
-		result, planned, err := s.remove(ctx, req, size, shown)
+		var said remarks
+		result, planned, err := s.remove(ctx, req, size, shown, &said)
 		if err == nil {
-			response = deleteResponse(result)
+			response = deleteResponse(result, said)
 			response.Plan = planned
 			showNames(response.GetResults(), shown)
 		}
@@ -246,13 +248,14 @@ func (s *Service) DeleteBatch(ctx context.Context, req *meridianv1.DeleteRequest
 	return response, rpcerr.WithEffect(err, rpcerr.EffectNone)
 }
 
-func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64, shown map[resource.Key]string) (result store.Result, planned []byte, err error) {
+func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, size int64, shown map[resource.Key]string, said *remarks) (result store.Result, planned []byte, err error) {
 	d := &deciding{size: size, dryRun: req.GetDryRun() || req.GetPlan(), force: req.GetForce(), plan: req.GetPlan(), skipTests: req.GetSkipTests(), rollout: req.GetRollout()}
 	if d.attempt, err = authn.ScopedRequestID(ctx, req.GetRequestId(), scopeOfDelete(req)); err != nil {
 		return result, nil, err
 	}
 	err = s.decide(ctx, d, &result, func(view store.Reader) error {
-		result, err = s.deleteOn(ctx, view, d, req, shown)
+		*said = nil
+		result, err = s.deleteOn(ctx, view, d, req, shown, said)
 		return err
 	})
 	return result, d.planned, err
@@ -260,7 +263,7 @@ func (s *Service) remove(ctx context.Context, req *meridianv1.DeleteRequest, siz
 
 // deleteOn removes from a view, and notes in shown what is removed, as people are shown
 // its name.
-func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, req *meridianv1.DeleteRequest, shown map[resource.Key]string) (store.Result, error) {
+func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, req *meridianv1.DeleteRequest, shown map[resource.Key]string, said *remarks) (store.Result, error) {
 	txn := store.Txn{RequestID: d.attempt, Time: s.cfg.Now()}
 	var conditions []commit.Condition
 	err := s.cfg.Turns.Work(ctx, d.size, func() (err error) {
@@ -304,7 +307,7 @@ func (s *Service) deleteOn(ctx context.Context, view store.Reader, d *deciding, 
 	if err != nil {
 		return store.Result{}, err
 	}
-	return s.commit(ctx, txn, conditions, d, &remarks{})
+	return s.commit(ctx, txn, conditions, d, said)
 }
 
 // checkTimes refuses times to keep that no resource can have: §1.1 decides ties
