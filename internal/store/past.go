@@ -441,22 +441,26 @@ func (k *pastView) change(at place) *pastChange { return &k.batch(at).changes[at
 
 // List yields the resources of a kind in key order; an empty mesh means every mesh.
 func (p *Past) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
+	return p.ListFrom(resource.Key{Kind: kind, Mesh: mesh}, mesh)
+}
+
+// ListFrom is List of the kind of a key, beginning at the key.
+func (p *Past) ListFrom(first resource.Key, mesh resource.MeshName) iter.Seq[*resource.Resource] {
 	switch {
-	case Withheld(kind):
+	case Withheld(first.Kind):
 		return func(func(*resource.Resource) bool) {}
 	case p.kept == nil:
-		return p.view.List(kind, mesh)
+		return p.view.ListFrom(first, mesh)
 	}
 	return func(yield func(*resource.Resource) bool) {
-		next, stop := iter.Pull2(p.changed(kind, mesh))
-		defer stop()
-		key, was, more := next()
+		changes := p.changesFrom(first, mesh)
+		key, was, more := changes.next()
 		emit := func() bool {
 			ok := was == nil || yield(was.resource())
-			key, was, more = next()
+			key, was, more = changes.next()
 			return ok
 		}
-		for r := range p.view.List(kind, mesh) {
+		for r := range p.view.ListFrom(first, mesh) {
 			for more && key.Compare(r.Key()) < 0 {
 				if !emit() {
 					return
@@ -472,16 +476,60 @@ func (p *Past) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resour
 	}
 }
 
-// changed yields what the keys held that were changed since, nil for nothing.
-func (p *Past) changed(kind resource.Kind, mesh resource.MeshName) iter.Seq2[resource.Key, *pastResource] {
-	return func(yield func(resource.Key, *pastResource) bool) {
-		p.kept.keys.Ascend(&keyChanges{key: resource.Key{Kind: kind, Mesh: mesh}}, func(it *keyChanges) bool {
-			if it.key.Kind != kind || mesh != "" && it.key.Mesh != mesh {
-				return false
+// changesOf walks over what the keys of a kind held that were changed since, in key order.
+type changesOf struct {
+	past  *Past
+	first resource.Key
+	mesh  resource.MeshName
+	keys  btree.IterG[*keyChanges]
+	at    bool // keys stands on an item
+}
+
+func (p *Past) changesFrom(first resource.Key, mesh resource.MeshName) *changesOf {
+	c := &changesOf{past: p, first: first, mesh: mesh, keys: p.kept.keys.Iter()}
+	c.at = c.keys.Seek(&keyChanges{key: first})
+	return c
+}
+
+// next returns a key and what it held, nil for nothing; false at the end.
+func (c *changesOf) next() (resource.Key, *pastResource, bool) {
+	for c.at {
+		it := c.keys.Item()
+		if it.key.Kind != c.first.Kind || c.mesh != "" && it.key.Mesh != c.mesh {
+			c.at = false
+			break
+		}
+		c.at = c.keys.Next()
+		if was, changed := c.past.was(it); changed {
+			return it.key, was, true
+		}
+	}
+	return resource.Key{}, nil, false
+}
+
+// ListBeside is ListFrom, each resource with what another state has under its key, nil for
+// nothing.
+func (p *Past) ListBeside(now *View, first resource.Key, mesh resource.MeshName) iter.Seq2[*resource.Resource, *resource.Resource] {
+	return func(yield func(then, now *resource.Resource) bool) {
+		beside := now.tree.Iter()
+		at := beside.Seek(&item{key: first})
+		for r := range p.ListFrom(first, mesh) {
+			key := r.Key()
+			order := 1
+			for at {
+				if order = beside.Item().key.Compare(key); order >= 0 {
+					break
+				}
+				at = beside.Next()
 			}
-			was, changed := p.was(it)
-			return !changed || yield(it.key, was)
-		})
+			var same *resource.Resource
+			if at && order == 0 {
+				same = beside.Item().res
+			}
+			if !yield(r, same) {
+				return
+			}
+		}
 	}
 }
 

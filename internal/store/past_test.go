@@ -110,6 +110,7 @@ func TestContentsOfOldRevisions(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, rev, past.Revision())
 				require.Equal(t, states[rev], contents(past), "revision %d", rev)
+				requireBeside(t, past, s.View())
 			}
 			_, err := s.StateAt(last + 1)
 			require.ErrorIs(t, err, store.ErrFuture)
@@ -298,5 +299,29 @@ func TestSnapshotsWithoutContents(t *testing.T) {
 	for cut := range file.Len() {
 		_, err := store.ReadSnapshot(bytes.NewReader(file.Bytes()[:cut]))
 		require.ErrorIs(t, err, store.ErrCorrupt, "cut after %d bytes", cut)
+	}
+}
+
+// requireBeside: a list of an earlier state from any of its keys on has what both states
+// hold under each of its keys, in order.
+func requireBeside(t require.TestingT, past *store.Past, now *store.View) {
+	for _, d := range resource.Kinds() {
+		keys := []resource.Key{{Kind: d.Kind}}
+		for r := range past.List(d.Kind, "") {
+			keys = append(keys, r.Key())
+		}
+		for i, first := range keys {
+			listed := []resource.Key{}
+			for then, beside := range past.ListBeside(now, first, "") {
+				was, ok := past.Get(then.Key())
+				require.True(t, ok)
+				require.Equal(t, was.Meta(), then.Meta())
+				is, ok := now.Get(then.Key())
+				require.Equal(t, ok, beside != nil)
+				require.True(t, is == beside, "what is stored now") //nolint:testifylint // the same, also nil
+				listed = append(listed, then.Key())
+			}
+			require.Equal(t, append([]resource.Key{}, keys[max(i, 1):]...), listed)
+		}
 	}
 }

@@ -64,9 +64,14 @@ func (v *View) Get(key resource.Key) (*resource.Resource, bool) {
 // List yields the resources of a kind in key order; an empty mesh means every
 // mesh. It touches only what it yields.
 func (v *View) List(kind resource.Kind, mesh resource.MeshName) iter.Seq[*resource.Resource] {
+	return v.ListFrom(resource.Key{Kind: kind, Mesh: mesh}, mesh)
+}
+
+// ListFrom is List of the kind of a key, beginning at the key.
+func (v *View) ListFrom(first resource.Key, mesh resource.MeshName) iter.Seq[*resource.Resource] {
 	return func(yield func(*resource.Resource) bool) {
-		v.scan(resource.Key{Kind: kind, Mesh: mesh}, func(it *item) bool {
-			if it.key.Kind != kind || (mesh != "" && it.key.Mesh != mesh) {
+		v.scan(first, func(it *item) bool {
+			if it.key.Kind != first.Kind || (mesh != "" && it.key.Mesh != mesh) {
 				return false
 			}
 			return yield(it.res)

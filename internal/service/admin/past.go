@@ -21,12 +21,18 @@ const maxHistoryPage = 1000
 // maySeePast decides whether the caller may see an old content of a resource: it may read
 // that, and what is stored now, if anything is. The rules are those of now (§6.1).
 func (s *Service) maySeePast(ctx context.Context, r *resource.Resource) error {
-	if now, ok := s.cfg.View().Get(r.Key()); ok {
+	now, _ := s.cfg.View().Get(r.Key())
+	return s.maySeeBoth(ctx, r, now)
+}
+
+// maySeeBoth is maySeePast where it is known what is stored now, nil for nothing.
+func (s *Service) maySeeBoth(ctx context.Context, then, now *resource.Resource) error {
+	if now != nil && now != then {
 		if err := s.cfg.Access.Read(ctx, now); err != nil {
 			return err
 		}
 	}
-	return s.cfg.Access.Read(ctx, r)
+	return s.cfg.Access.Read(ctx, then)
 }
 
 // noContents is why what a secret was is not answered.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -76,10 +77,6 @@ func (s *Service) collect(ctx context.Context, req *meridianv1.ListRequest, kind
 	if err != nil {
 		return nil, at, err
 	}
-	may := s.cfg.Access.Read
-	if req.GetAt() != nil {
-		may = s.maySeePast
-	}
 	slices.SortFunc(kinds, func(a, b *resource.Descriptor) int { return strings.Compare(string(a.Kind), string(b.Kind)) })
 	found := newPage(req.GetLimit())
 	for _, d := range slices.Compact(kinds) {
@@ -87,13 +84,17 @@ func (s *Service) collect(ctx context.Context, req *meridianv1.ListRequest, kind
 		if mesh != "" && d.Scope == resource.GlobalScoped || from != nil && d.Kind < from.After.Kind {
 			continue
 		}
+		first := resource.Key{Kind: d.Kind, Mesh: mesh}
+		if from != nil && first.Compare(from.After) < 0 {
+			first = from.After // which is left out below
+		}
 		var withheld error
 		shown := from != nil
-		for r := range view.List(d.Kind, mesh) {
+		for r, err := range s.listed(ctx, view, d, first, mesh) {
 			if from != nil && r.Key().Compare(from.After) <= 0 {
 				continue
 			}
-			if err := may(ctx, r); err != nil {
+			if err != nil {
 				withheld = err
 				continue
 			}
@@ -109,6 +110,37 @@ func (s *Service) collect(ctx context.Context, req *meridianv1.ListRequest, kind
 		}
 	}
 	return found, at, nil
+}
+
+// listed yields what a list of a kind goes through, from a key on, each with why the caller
+// may not see it, if so.
+func (s *Service) listed(ctx context.Context, view store.Reader, d *resource.Descriptor, first resource.Key, mesh resource.MeshName) iter.Seq2[*resource.Resource, error] {
+	return func(yield func(*resource.Resource, error) bool) {
+		switch v := view.(type) {
+		case pastKinds:
+			state := v.of[d.Kind]
+			if state == nil {
+				return
+			}
+			for then, now := range state.ListBeside(s.cfg.Source(d).View(), first, mesh) {
+				if !yield(then, s.maySeeBoth(ctx, then, now)) {
+					return
+				}
+			}
+		case *store.View:
+			for r := range v.ListFrom(first, mesh) {
+				if !yield(r, s.cfg.Access.Read(ctx, r)) {
+					return
+				}
+			}
+		default:
+			for r := range view.List(d.Kind, mesh) {
+				if !yield(r, s.cfg.Access.Read(ctx, r)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // couldRead refuses callers who have no rule by which they could read anything of
