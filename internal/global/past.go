@@ -87,7 +87,7 @@ func (s *inspectService) inspectThen(ctx context.Context, req *meridianv1.Inspec
 	earlier.source = func() question.Source {
 		var at livematch.State
 		at.Of(s.past.store, state, state.History())
-		return s.past.earlier.At(at)
+		return s.past.earlier.At(ctx, at)
 	}
 	earlier.then = &telling{states: s.past, state: state, told: first}
 	about := proto.CloneOf(req)

@@ -2,6 +2,7 @@ package livematch
 
 import (
 	"bytes"
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -139,8 +140,9 @@ type Earlier struct {
 	// fork returns a matcher and the state that it has.
 	fork func() (*policy.Matcher, State)
 
-	mu    sync.Mutex // guards everything below, and of every slot all but the matcher
-	idle  sync.Cond  // a slot has no readers any more
+	mu sync.Mutex // guards everything below, and of every slot all but the matcher
+	// idle is closed, and replaced, when a slot has no readers any more.
+	idle  chan struct{}
 	slots []*slot
 	moved uint64
 }
@@ -160,9 +162,7 @@ type slot struct {
 
 // NewEarlier returns one that begins with what fork returns, such as Matching.Fork.
 func NewEarlier(fork func() (*policy.Matcher, State)) *Earlier {
-	e := &Earlier{fork: fork}
-	e.idle.L = &e.mu
-	return e
+	return &Earlier{fork: fork, idle: make(chan struct{})}
 }
 
 // Moved counts how often a matcher was brought to a state, which the questions after it
@@ -180,19 +180,25 @@ func (e *Earlier) Kept() int {
 	return len(e.slots)
 }
 
-// At returns a state as a source of answers.
-func (e *Earlier) At(state State) At { return At{e, state} }
+// At returns a state as a source of answers to one question, which waits for others as long
+// as ctx lasts.
+func (e *Earlier) At(ctx context.Context, state State) At { return At{ctx, e, state} }
 
-// At is one state.
+// At is one state, for one question.
 type At struct {
+	ctx     context.Context //nolint:containedctx // of the question that it is made for
 	earlier *Earlier
 	state   State
 }
 
 // Read calls ask with a matcher of the state, which does not change meanwhile, and its
-// revision, and returns the error of ask. It may wait for other questions to end.
+// revision, and returns the error of ask. It may wait for other questions to end; where the
+// context of the question ends first, it returns the cause of that without calling ask.
 func (a At) Read(ask func(m *policy.Matcher, asOf resource.Revision) error) error {
-	s := a.earlier.take(a.state)
+	s, err := a.earlier.take(a.ctx, a.state)
+	if err != nil {
+		return err
+	}
 	defer a.earlier.release(s)
 	return ask(s.matcher, a.state.AsOf)
 }
@@ -222,8 +228,8 @@ func (e *Earlier) Named(name string) (State, bool) {
 	return State{}, false
 }
 
-// take returns a slot that has a state, with one more reader.
-func (e *Earlier) take(state State) *slot {
+// take returns a slot that has a state, with one more reader, or the cause of the end of ctx.
+func (e *Earlier) take(ctx context.Context, state State) (*slot, error) {
 	e.mu.Lock()
 	var own *slot
 	for own == nil {
@@ -232,15 +238,27 @@ func (e *Earlier) take(state State) *slot {
 			s.readers++
 			ready := s.ready
 			e.mu.Unlock()
-			<-ready
+			select {
+			case <-ready:
+			case <-ctx.Done():
+				e.release(s)
+				return nil, context.Cause(ctx)
+			}
 			if !s.broken {
-				return s
+				return s, nil
 			}
 			e.mu.Lock() // it is not among the slots any more
 			continue
 		}
 		if own = e.unusedLocked(); own == nil {
-			e.idle.Wait()
+			idle := e.idle
+			e.mu.Unlock()
+			select {
+			case <-idle:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			e.mu.Lock()
 		}
 	}
 	own.readers++
@@ -261,12 +279,18 @@ func (e *Earlier) take(state State) *slot {
 	}()
 	own.move(from, e.fork)
 	moved = true
-	return own
+	return own, nil
 }
 
 func (e *Earlier) removeLocked(s *slot) {
 	e.slots = slices.DeleteFunc(e.slots, func(other *slot) bool { return other == s })
-	e.idle.Broadcast()
+	e.wakeLocked()
+}
+
+// wakeLocked wakes everyone who waits for a slot.
+func (e *Earlier) wakeLocked() {
+	close(e.idle)
+	e.idle = make(chan struct{})
 }
 
 // unusedLocked returns a slot without readers, the one that was not used for longest, or a
@@ -303,7 +327,7 @@ func (e *Earlier) release(s *slot) {
 	s.readers--
 	s.used = time.Now()
 	if s.readers == 0 {
-		e.idle.Broadcast()
+		e.wakeLocked()
 		if s.dropping == nil {
 			s.dropping = time.AfterFunc(keptFor, func() { e.drop(s) })
 		} else {

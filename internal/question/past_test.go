@@ -1,6 +1,7 @@
 package question
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -151,9 +152,9 @@ func TestEarlierStatesAsThen(t *testing.T) {
 				fresh := engines.NewMatcher(e.compiler)
 				fresh.Reset(state.View)
 				want := asked(asOf{Fixed{fresh}, state.AsOf})
-				require.Equal(rt, want, asked(e.earlier.At(state)))
+				require.Equal(rt, want, asked(e.earlier.At(context.Background(), state)))
 				moved := e.earlier.Moved()
-				require.Equal(rt, want, asked(e.earlier.At(state)))
+				require.Equal(rt, want, asked(e.earlier.At(context.Background(), state)))
 				require.Equal(rt, moved, e.earlier.Moved(), "the second time it is there")
 			}
 		}
@@ -188,7 +189,7 @@ func TestEarlierStatesAtOnce(t *testing.T) {
 			random := rand.New(rand.NewPCG(7, uint64(worker))) //nolint:gosec // not a secret
 			for range 50 {
 				i := resource.Revision(random.IntN(states)) //nolint:gosec // not negative
-				source := e.earlier.At(e.state(t, first+1+i))
+				source := e.earlier.At(context.Background(), e.state(t, first+1+i))
 				err := source.Read(func(m *policy.Matcher, asOf resource.Revision) error {
 					var stored *resource.Resource
 					for range 3 {
@@ -229,14 +230,14 @@ func TestEarlierStatesAfterAPanic(t *testing.T) {
 	})
 	state := e.state(t, e.replica.Revision())
 	for range 3 {
-		require.Panics(t, func() { asked(earlier.At(state)) })
+		require.Panics(t, func() { asked(earlier.At(context.Background(), state)) })
 		require.Zero(t, earlier.Kept())
 	}
 	broken = false
 	require.Panics(t, func() {
-		_ = earlier.At(state).Read(func(*policy.Matcher, resource.Revision) error { panic("broken") })
+		_ = earlier.At(context.Background(), state).Read(func(*policy.Matcher, resource.Revision) error { panic("broken") })
 	})
-	require.Equal(t, asked(e.earlier.At(state)), asked(earlier.At(state)))
+	require.Equal(t, asked(e.earlier.At(context.Background(), state)), asked(earlier.At(context.Background(), state)))
 }
 
 // TestEarlierStatesAreForgotten: a matcher of an earlier state is kept while it is used, and
@@ -246,7 +247,7 @@ func TestEarlierStatesAreForgotten(t *testing.T) {
 		e := newEarlierStates(t, store.DefaultRetention(), 1)
 		write(t, e.replica, put(t, "Mesh", "", "m", "{}"))
 		state := e.state(t, e.replica.Revision())
-		ask := func() { asked(e.earlier.At(state)) }
+		ask := func() { asked(e.earlier.At(context.Background(), state)) }
 		ask()
 		for range 3 {
 			<-time.After(45 * time.Second)
@@ -297,19 +298,19 @@ func BenchmarkEarlier(b *testing.B) {
 	})
 	b.Run("same", func(b *testing.B) {
 		for b.Loop() {
-			ask(e.earlier.At(e.state(b, first)))
+			ask(e.earlier.At(context.Background(), e.state(b, first)))
 		}
 	})
 	b.Run("next", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			ask(e.earlier.At(e.state(b, first+resource.Revision(i%writes)))) //nolint:gosec // not negative
+			ask(e.earlier.At(context.Background(), e.state(b, first+resource.Revision(i%writes)))) //nolint:gosec // not negative
 		}
 	})
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
 			ask(livematch.NewEarlier(func() (*policy.Matcher, livematch.State) {
 				return e.live.Fork(engines.Followers(e.compiler)...)
-			}).At(e.state(b, first)))
+			}).At(context.Background(), e.state(b, first)))
 		}
 	})
 	b.Run("anew", func(b *testing.B) {

@@ -154,7 +154,7 @@ func (s *inspectService) inspectThen(ctx context.Context, who turns.Caller, req 
 		if err := question.Absent(asked, resource.MeshName(req.GetMesh()), state.View, revision); err != nil {
 			return err
 		}
-		answered, err = question.Answer(asked, s.past.earlier.At(state), question.At{Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone})
+		answered, err = question.Answer(asked, s.past.earlier.At(ctx, state), question.At{Mesh: resource.MeshName(req.GetMesh()), Zone: s.zone})
 		return err
 	})
 	switch {
