@@ -11,13 +11,19 @@ import (
 // The garbage collector's GOGC, in percent. No single value keeps both promises of
 // docs/figures.md: see docs/adr/0022. A server that starts, or that collects more
 // than once a second, has the customary value; one that is idle a lower one, since
-// most of its memory stays; one with a large heap the lowest.
+// most of its memory stays; one with a large heap the lowest when it is idle, and
+// when it is busy one by which its garbage is bounded (docs/adr/0064).
 const (
 	percentBusy  = 100
 	percentIdle  = 40
 	percentLarge = 25
+	// percentStep is by how much the value changes at least: setting it stops the world.
+	percentStep = 5
 	// largeHeap is a large heap, in live bytes.
 	largeHeap = 128 << 20
+	// maxGarbage bounds the garbage of a busy server with a large heap, in bytes, as far as
+	// percentLarge allows.
+	maxGarbage = 112 << 20
 	// idleAfter is how long after its last burst of work a server is idle.
 	idleAfter = 3 * time.Second
 )
@@ -72,8 +78,10 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 	idle := now.Sub(p.busy) >= idleAfter
 	percent := percentBusy
 	switch {
-	case large:
+	case large && idle:
 		percent = percentLarge
+	case large:
+		percent = max(int(maxGarbage*100/live)/percentStep*percentStep, percentLarge) //nolint:gosec // less than 100
 	case idle:
 		percent = percentIdle
 	}

@@ -35,9 +35,18 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 	require.Equal(t, []int{percentIdle}, set)
 	require.Equal(t, 1, released)
 	seconds(10, largeHeap, 1)
-	require.Equal(t, []int{percentLarge}, set)
+	require.Equal(t, []int{85}, set)
 	require.Zero(t, released, "a large heap that is collected at all is in use")
-	seconds(10, largeHeap, 0)
-	require.Empty(t, set)
+	for _, live := range []uint64{largeHeap + 1, 200 << 20, 300 << 20} {
+		seconds(10, live, 1)
+		require.LessOrEqual(t, live*uint64(p.percent)/100, uint64(maxGarbage)) //nolint:gosec // not negative
+		require.Greater(t, p.percent, percentLarge)
+	}
+	seconds(10, 1<<30, 1)
+	require.Equal(t, []int{percentLarge}, set, "what is alive may take so much more")
+	seconds(10, 200<<20, 1)
+	require.Equal(t, []int{55}, set)
+	seconds(10, 200<<20, 0)
+	require.Equal(t, []int{percentLarge}, set)
 	require.Equal(t, 1, released)
 }
