@@ -11,6 +11,9 @@ import (
 
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"meridian/internal/xds"
 )
@@ -46,6 +49,8 @@ type Logs struct {
 	cancel context.CancelFunc
 	// running are the goroutines of receivers.
 	running sync.WaitGroup
+	// collectors are those that entries are passed on to.
+	collectors *logCollectors
 
 	mu        sync.Mutex
 	ended     bool
@@ -65,7 +70,7 @@ type logReceiver struct {
 // NewLogs returns the logs of an Envoy.
 func NewLogs(log *slog.Logger) *Logs {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Logs{log: log, dial: (&net.Dialer{Timeout: logTimeout}).DialContext, end: make(chan struct{}), ctx: ctx, cancel: cancel, receivers: map[string]*logReceiver{}}
+	return &Logs{log: log, dial: (&net.Dialer{Timeout: logTimeout}).DialContext, end: make(chan struct{}), ctx: ctx, cancel: cancel, receivers: map[string]*logReceiver{}, collectors: newLogCollectors(log)}
 }
 
 // Close sends what waits, for a second at most, and ends.
@@ -80,6 +85,25 @@ func (l *Logs) Close() {
 	defer stop.Stop()
 	l.running.Wait()
 	l.cancel()
+	l.collectors.close()
+}
+
+// Export takes the encoded entries of a call of ExportLogs, with its incoming metadata in
+// ctx, and returns the encoded answer. They go on to the collector that the metadata name, as
+// they are but for texts that are no UTF-8, and otherwise to takers. The error is a status:
+// that of the collector, or INVALID_ARGUMENT for what are no entries.
+func (l *Logs) Export(ctx context.Context, data []byte, takers ...func(*logsv1.LogsData)) (answer []byte, err error) {
+	entries, data, err := readLogs(data)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, "these are no log entries")
+	}
+	if to := metadata.ValueFromIncomingContext(ctx, xds.LogCollector); len(to) > 0 {
+		return l.collectors.pass(ctx, to[0], data)
+	}
+	for _, take := range takers {
+		take(entries)
+	}
+	return nil, nil
 }
 
 // Take takes entries. It does not wait for those who receive them.

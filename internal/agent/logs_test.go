@@ -203,11 +203,12 @@ func TestLogEntriesThatAreNoUTF8AreRead(t *testing.T) {
 	sent.ResourceLogs[0].ScopeLogs[0].LogRecords[0].TimeUnixNano = 7
 	data, err := proto.Marshal(sent)
 	require.NoError(t, err)
-	got, err := readLogs(data)
+	got, same, err := readLogs(data)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(sent, got))
+	require.Equal(t, data, same)
 
-	got, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
+	got, _, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
 	require.NoError(t, err)
 	records := got.GetResourceLogs()[0].GetScopeLogs()[0].GetLogRecords()
 	require.Equal(t, "well", records[0].GetBody().GetStringValue())
@@ -222,8 +223,8 @@ func TestLogEntriesThatAreNoUTF8AreRead(t *testing.T) {
 	}
 	data, err = proto.Marshal(entries("r:1", "", nested))
 	require.NoError(t, err)
-	_, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
+	_, _, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
 	require.ErrorContains(t, err, "nested too deeply")
-	_, err = readLogs([]byte{0xff})
+	_, _, err = readLogs([]byte{0xff})
 	require.Error(t, err)
 }

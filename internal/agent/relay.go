@@ -79,28 +79,26 @@ func (r *relay) takeLogs(client grpc.ServerStream) error {
 	if err := client.RecvMsg(m); err != nil {
 		return err
 	}
-	entries, err := readLogs(m.data)
+	answer, err := r.logs.Export(client.Context(), m.data, r.logs.Take, r.trials.Take)
 	if err != nil {
-		return status.Error(codes.InvalidArgument, "these are no log entries")
+		return err
 	}
-	r.logs.Take(entries)
-	r.trials.Take(entries)
-	return client.SendMsg(&message{})
+	return client.SendMsg(&message{answer})
 }
 
 // readLogs reads log entries. Envoy puts into them what callers send, as it is: of a text
 // that is no UTF-8 the bytes that are none are replaced, as the decoder would refuse the
-// entries of all callers with it.
-func readLogs(data []byte) (*logsv1.LogsData, error) {
+// entries of all callers with it. It returns the encoded entries, too.
+func readLogs(data []byte) (*logsv1.LogsData, []byte, error) {
 	entries := &logsv1.LogsData{} // it is the request of the method
 	if err := proto.Unmarshal(data, entries); err == nil {
-		return entries, nil
+		return entries, data, nil
 	}
 	repaired, err := appendValid(nil, data, entries.ProtoReflect().Descriptor(), maxLogDepth)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return entries, proto.Unmarshal(repaired, entries)
+	return entries, repaired, proto.Unmarshal(repaired, entries)
 }
 
 // appendValid appends an encoded message to others, with texts that are UTF-8.

@@ -144,6 +144,10 @@ const (
 	LogOmitsEmpty = "meridian.io/log-omits-empty"
 )
 
+// LogCollector is the metadata of a call with log entries that an Envoy's agent is to pass
+// on, as they are otherwise: the address, HOST:PORT, of an OpenTelemetry collector.
+const LogCollector = "meridian-log-collector"
+
 // What an Envoy's agent is sent of calls about which permissions that are tried would decide
 // otherwise than those in effect. An attribute of the resource is the inbound's port, in
 // decimal. Members of the body are the name in the caller's certificate, what became of the

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"meridian/internal/agent"
 	"meridian/internal/resource"
@@ -172,8 +173,87 @@ func TestRequestsAreLoggedOverTCP(t *testing.T) {
 	})
 }
 
+// relay has the agent take log entries: what it is sent as it is, as a message keeps what
+// it does not know.
+func (z *zone) relay() {
+	logs := agent.NewLogs(slog.New(slog.DiscardHandler))
+	z.t.Cleanup(logs.Close)
+	service, name, _ := strings.Cut(strings.TrimPrefix(agent.ExportLogs, "/"), "/")
+	server := grpc.NewServer()
+	server.RegisterService(&grpc.ServiceDesc{
+		ServiceName: service, HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			var sent, answer emptypb.Empty
+			if err := decode(&sent); err != nil {
+				return nil, err
+			}
+			data, err := logs.Export(ctx, sent.ProtoReflect().GetUnknown())
+			answer.ProtoReflect().SetUnknown(data)
+			return &answer, err
+		}}},
+	}, nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(z.agent) // it ends by Stop
+	}()
+	z.t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+}
+
+// What one caller sends that is no UTF-8 loses no entry at a collector that demands it.
+func TestACollectorTakesEntriesWithTextsThatAreNoUTF8(t *testing.T) {
+	z, c := outbound(t, "http", start(t, "one"))
+	z.relay()
+	listener := local(t)
+	const requests = 20
+	got, logged := make(chan string, requests), make(chan struct{}, 1)
+	exports(t, listener, agent.ExportLogs, func(data *logsv1.LogsData) {
+		for _, r := range data.GetResourceLogs() {
+			for _, s := range r.GetScopeLogs() {
+				for _, record := range s.GetLogRecords() {
+					if text := record.GetBody().GetStringValue(); !strings.HasPrefix(text, "-") {
+						got <- text
+						continue
+					}
+					select {
+					case logged <- struct{}{}:
+					default:
+					}
+				}
+			}
+		}
+	})
+	z.set(resource.KindMeshLogging, fmt.Sprintf(`{"backends":[{"type":"OpenTelemetry","openTelemetry":{"endpoint":%q,"body":"%%REQ(x-n)%% of %%REQ(user-agent)%%"}}]}`, listener.Addr()))
+	c.until("/", func(answer) bool { return len(logged) > 0 })
+	for i := range requests {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+"/", nil)
+		require.NoError(t, err)
+		request.Header.Set("x-n", strconv.Itoa(i))
+		request.Header.Set("User-Agent", map[bool]string{false: "well", true: "evil \xff\xfe"}[i%2 == 1])
+		response, err := c.http.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+	}
+	for left := requests; left > 0; {
+		select {
+		case text := <-got:
+			number, who, _ := strings.Cut(text, " of ")
+			n, err := strconv.Atoi(number)
+			require.NoError(t, err)
+			require.Equal(t, map[bool]string{false: "well", true: "evil \ufffd"}[n%2 == 1], who)
+			left--
+		case <-t.Context().Done():
+			t.Fatalf("%d entries are missing", left)
+		}
+	}
+}
+
 func TestRequestsAreLoggedToACollector(t *testing.T) {
 	z, c := outbound(t, "http", start(t, "one"))
+	z.relay()
 	listener := local(t)
 	got := make(chan *logsv1.LogRecord, 1)
 	exports(t, listener, agent.ExportLogs, func(data *logsv1.LogsData) {

@@ -461,22 +461,30 @@ func grpcService(cluster string) *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}}}
 }
 
-// collector sends entries to a collector of OpenTelemetry.
+// collector sends entries to the agent, which passes them on to a collector of
+// OpenTelemetry: Envoy sends what callers send as it came, and a collector refuses a message
+// with a text that is no UTF-8, with the entries of all callers in it. nil if there is no
+// such address.
 func (l *logs) collector(r *resource.LogOpenTel) (proto.Message, error) {
-	cluster, err := l.receiver(r.Endpoint, otelPort, true)
-	if cluster == "" || err != nil {
-		return nil, err
+	host, port, ok := hostPort(r.Endpoint, otelPort)
+	if !ok {
+		return nil, nil
 	}
+	agent := grpcService(xds.AgentCluster)
+	agent.InitialMetadata = []*corev3.HeaderValue{{Key: xds.LogCollector, Value: net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))}}
 	c := &otelv3.OpenTelemetryAccessLogConfig{
-		GrpcService: grpcService(cluster), StatPrefix: "otel.", BufferFlushInterval: durationpb.New(sendLogs), Body: textValue(l.about.plain()),
+		GrpcService: agent, StatPrefix: "otel.", BufferFlushInterval: durationpb.New(sendLogs), Body: textValue(l.about.plain()),
 	}
 	if len(r.Attributes) > 0 {
 		c.Attributes = l.pairs(r.Attributes)
 	}
 	if len(r.Body) > 0 {
-		c.Body, err = l.body(r.Body)
+		var err error
+		if c.Body, err = l.body(r.Body); err != nil {
+			return nil, err
+		}
 	}
-	return c, err
+	return c, nil
 }
 
 // body is a body as it is written: what is no text in it becomes one, as Envoy takes
