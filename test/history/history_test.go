@@ -401,6 +401,12 @@ func TestEveryPromiseCanFail(t *testing.T) {
 			c := h.Source.Of(second)[6]
 			c.Changes = append(c.Changes, history.Change{Key: key(2)})
 		}},
+		{"rollout", "a completion is repeated", func(h *history.History) {
+			h.Source.Add(&history.Commit{
+				Epoch: second, Revision: 21, Prev: 20, Request: "r21", Changes: []history.Change{{Key: key(1), State: state(5, 21, "n")}},
+			})
+			h.Ops = append(h.Ops, &history.Op{Client: 1, Server: "g1", Kind: history.Rollout, Request: "r21", Call: at(21), Return: history.Never, Outcome: history.Unknown})
+		}},
 		{"rollout", "a rollout continues after its end", func(h *history.History) {
 			c := *h.Source.Of(second)[3]
 			c.Revision, c.Prev = 21, 20

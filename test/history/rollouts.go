@@ -11,14 +11,20 @@ import (
 // decided on what is stored, and no two have a key in common; until it is over, no commit
 // writes what it is to change; its stages follow each other one by one, under all leaders,
 // and no zone loses the change before the end; its completion, after the last stage, is
-// one commit with the whole change; an abort writes nothing else; and what is over stays
-// so.
+// one commit with the whole change, once; an abort writes nothing else; and what is over
+// stays so.
 //
 // Commits before the first whole state of an epoch are not checked.
 func RolloutsAreStaged(h *History) []Violation {
 	f := findings{promise: "rollout"}
+	requests := map[string]bool{}
+	for _, op := range h.Ops {
+		if op.Kind == Rollout {
+			requests[op.Request] = true
+		}
+	}
 	for _, e := range h.Source.Epochs() {
-		s := staging{findings: &f, base: map[resource.Key]State{}, rollouts: map[string]*RolloutState{}}
+		s := staging{findings: &f, synced: h.Synced, requests: requests, base: map[resource.Key]State{}, rollouts: map[string]*RolloutState{}}
 		for _, c := range h.Source.Of(e) {
 			if s.known && !c.Whole {
 				s.check(c)
@@ -37,6 +43,9 @@ func RolloutsAreStaged(h *History) []Violation {
 // staging is the state of the global while its commits are read.
 type staging struct {
 	*findings
+	synced func(resource.Kind) bool
+	// requests are those about rollouts.
+	requests map[string]bool
 	// known: the state as a whole was found at some commit before.
 	known    bool
 	base     map[resource.Key]State
@@ -70,6 +79,7 @@ func (s *staging) check(c *Commit) {
 		}
 	}
 	after := map[string]*RolloutState{}
+	completed := map[resource.Key]bool{}
 	for i := range c.Rollouts {
 		r := &c.Rollouts[i]
 		after[r.Name] = r
@@ -86,12 +96,20 @@ func (s *staging) check(c *Commit) {
 		}
 		if next := after[name]; next != nil && next.Completed {
 			s.completes(c, r, written)
+			for _, change := range r.Changes {
+				completed[change.Key] = true
+			}
 			continue
 		}
 		for _, change := range r.Changes {
 			if _, ok := written[change.Key]; ok {
 				s.add(c.Seen, "commit %d writes %s, which rollout %s is to change", c.Revision, change.Key, name)
 			}
+		}
+	}
+	for _, ch := range c.Changes {
+		if s.requests[c.Request] && s.synced(ch.Key.Kind) && ch.Key.Kind != resource.KindRollout && !completed[ch.Key] {
+			s.add(c.Seen, "commit %d is about rollouts and writes %s, which it completes no rollout of", c.Revision, ch.Key)
 		}
 	}
 }

@@ -389,6 +389,32 @@ var all = []mutant{
 		pkg:   "./internal/store", run: "TestRolloutsHoldWhatTheyAreToChange",
 	},
 	{
+		name: "rollout-abort-leaves-a-key", breaks: "I3: an aborted rollout leaves nothing in a zone",
+		edits: []edit{{
+			"\tnext := overlay.Of(r.zone, maps.Values(r.rollouts), r.base, r.overlay)\n\tfor _, o := range []*overlay.Overlay{r.overlay, next} {\n\t\tfor key := range o.All() {\n\t\t\ttouch(key)",
+			"\tnext := overlay.Of(r.zone, maps.Values(r.rollouts), r.base, r.overlay)\n\tfor i, o := range []*overlay.Overlay{r.overlay, next} {\n\t\tleft := i == 0\n\t\tfor key := range o.All() {\n\t\t\tif _, still := next.Get(key); left && !still {\n\t\t\t\tleft = false\n\t\t\t\tcontinue\n\t\t\t}\n\t\t\ttouch(key)",
+		}},
+		pkg: "./test/sim", run: "TestQuiet",
+	},
+	{
+		name: "rollout-completes-twice", breaks: "rollout: the completion of a rollout takes effect once",
+		edits: []edit{
+			{"if !ok || stored.Status.Phase.Finished() {\n\t\treturn Step{}, nil", "if ok && stored.Status.Phase == resource.RolloutCompleted {\n\t\treturn Step{Next: r}, nil\n\t}\n\tif !ok || stored.Status.Phase.Finished() {\n\t\treturn Step{}, nil"},
+			{"txn.Preconditions = append(txn.Preconditions, store.Precondition{Key: c.Key(), Version: c.Replaces})", "_ = c"},
+		},
+		pkg: "./test/sim", run: "TestQuiet",
+	},
+	{
+		name: "rollouts-do-not-hold", breaks: "rollout: what an unfinished rollout is to change, no other write changes",
+		edits: []edit{{"by, held := h.by[key]", "by, held := h.by[key]\n\t\theld = held && own != \"\""}},
+		pkg:   "./test/sim", run: "TestQuiet",
+	},
+	{
+		name: "rollout-completes-in-part", breaks: "rollout: a completion writes the whole change",
+		edits: []edit{{"ops := make([]store.Op, len(spec.Changes))\n\tfor i := range spec.Changes {", "ops := make([]store.Op, max(1, len(spec.Changes)-1))\n\tfor i := range ops {"}},
+		pkg:   "./test/sim", run: "TestQuiet",
+	},
+	{
 		name: "rollout-format", breaks: "every server that applies a rollout holds what it is to change",
 		edits: []edit{{"if writesRollout(command) {", "if writesRollout(command) && false {"}},
 		pkg:   "./internal/store", run: "TestTheFormatOfRollouts",

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// dataKind is what clients write and zones are sent.
-	dataKind = resource.Kind("Retry")
+	// dataKind is what clients write and zones are sent, and rollouts change.
+	dataKind = resource.KindTrafficPermission
 	// markerKind holds, per client, the id of its last write: so each commit says
 	// which request made it. Zones are not sent it.
 	markerKind = resource.Kind("GlobalSecret")
@@ -40,9 +40,16 @@ func markerKey(client int) resource.Key {
 	return resource.Key{Kind: markerKind, Name: fmt.Sprintf("client-%d", client)}
 }
 
+// valueBefore and valueAfter are around a value, so that rollouts, which hold valid
+// documents only, can write it.
+const (
+	valueBefore = `{"destinations":[{"match":{"v":"`
+	valueAfter  = `"}}],"sources":[{"match":{"kuma.io/service":"*"}}]}`
+)
+
 // content is a value as it is stored.
 func content(key resource.Key, value string) *resource.Resource {
-	return resource.New(resource.Meta{Key: key}, nil, fmt.Appendf(nil, `{"v":%q}`, value))
+	return resource.New(resource.Meta{Key: key}, nil, []byte(valueBefore+value+valueAfter))
 }
 
 // stateOf reads what content wrote; nil is absence.
@@ -51,7 +58,7 @@ func stateOf(r *resource.Resource) history.State {
 		return history.State{}
 	}
 	m := r.Meta()
-	value := strings.TrimSuffix(strings.TrimPrefix(string(r.Canonical()), `{"v":"`), `"}`)
+	value := strings.TrimSuffix(strings.TrimPrefix(string(r.Canonical()), valueBefore), valueAfter)
 	if len(value) > 1<<10 { // a history keeps every state
 		value = fmt.Sprintf("%x", sha256.Sum256([]byte(value)))
 	}
@@ -100,6 +107,8 @@ func (c *client) act(ctx context.Context) {
 		c.write(ctx, history.Delete, key)
 	case roll < 47:
 		c.rollback(ctx)
+	case roll < 49:
+		c.rollOut(ctx)
 	default:
 		c.write(ctx, history.Put, key)
 	}
@@ -165,6 +174,9 @@ func (c *client) attempts(ctx context.Context, record *history.Op, txn store.Txn
 			})
 			c.known[record.Key] = conflict.Have
 			return
+		case isHeld(err) && !unknown: // until a rollout is over
+			c.w.rec.Return(record, func(op *history.Op) { op.Server, op.Outcome, op.Err = server, history.Refused, err.Error() })
+			return
 		case surelyNothing(err):
 		default:
 			unknown = true
@@ -217,6 +229,9 @@ func (c *client) rollback(ctx context.Context) {
 		if errors.As(err, &changed) {
 			continue
 		}
+		if isHeld(err) && outcome == history.Refused {
+			break
+		}
 		if !surelyNothing(err) && !errors.Is(err, errNotDecided) {
 			outcome = history.Unknown
 		}
@@ -259,7 +274,7 @@ func (c *client) decide(ctx context.Context, id string, to resource.Revision, ep
 			txn.Ops = append(txn.Ops, store.Delete(r.Key()))
 		}
 	}
-	return c.proposeAt(ctx, p, txn, limit)
+	return p.propose(ctx, txn, limit)
 }
 
 // surelyNothing says whether an error means that nothing was written. What the
@@ -267,22 +282,29 @@ func (c *client) decide(ctx context.Context, id string, to resource.Revision, ep
 func surelyNothing(err error) bool {
 	var missing *store.MeshMissingError
 	return errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, consensus.ErrUnavailable) ||
-		errors.Is(err, consensus.ErrClosed) || errors.Is(err, errDown) || errors.As(err, &missing)
+		errors.Is(err, consensus.ErrClosed) || errors.Is(err, errDown) || errors.As(err, &missing) || isHeld(err)
+}
+
+// isHeld says whether a write was refused for a rollout that is not over.
+func isHeld(err error) bool {
+	var held *store.HeldError
+	return errors.As(err, &held)
 }
 
 var errDown = errors.New("the server is down")
 
-// propose makes one attempt. A process that ends meanwhile has answered
-// nothing, whatever it says.
+// propose makes one attempt at a server that the client picks.
 func (c *client) propose(ctx context.Context, txn store.Txn, limit time.Duration) (string, store.Result, error) {
 	p := c.pick()
 	if p == nil {
 		return c.at.name, store.Result{}, errDown
 	}
-	return c.proposeAt(ctx, p, txn, limit)
+	return p.propose(ctx, txn, limit)
 }
 
-func (c *client) proposeAt(ctx context.Context, p *process, txn store.Txn, limit time.Duration) (string, store.Result, error) {
+// propose makes one attempt. A process that ends meanwhile has answered
+// nothing, whatever it says.
+func (p *process) propose(ctx context.Context, txn store.Txn, limit time.Duration) (string, store.Result, error) {
 	within, cancel := context.WithTimeout(p.ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()

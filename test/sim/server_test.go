@@ -181,6 +181,7 @@ func (p *process) serve(lis raftnet.Network) {
 	})
 	p.running.Go(p.observe)
 	p.running.Go(p.keep)
+	p.running.Go(p.carryOn)
 	p.running.Go(p.vouch)
 	w.running.Go(func() { // the process ends when its context does
 		<-p.ctx.Done()
@@ -230,7 +231,7 @@ func (p *process) observe() {
 				continue // it moved on just now
 			}
 			epoch = v.Epoch()
-			p.s.w.rec.Commit(p.s.name, wholeCommit(v))
+			p.s.w.rec.Commit(p.s.name, p.s.w.wholeCommit(v))
 			at = p.store.Follow(v)
 		}
 		batches, err := at.Next(p.ctx)
@@ -247,35 +248,47 @@ func (p *process) observe() {
 				at = nil // the store was rewound, or has run away
 				break
 			}
-			p.s.w.rec.Commit(p.s.name, commitOf(b, v))
+			p.s.w.rec.Commit(p.s.name, p.s.w.commitOf(b, v))
 		}
 	}
 }
 
-func commitOf(b store.Batch, v *store.View) *history.Commit {
+func (w *world) commitOf(b store.Batch, v *store.View) *history.Commit {
 	c := &history.Commit{Epoch: v.Epoch(), Revision: b.Revision, Prev: b.Prev, Changes: changesOf(b.Changes)}
+	for _, ch := range b.Changes {
+		if ch.After != nil && ch.Key().Kind == resource.KindRollout {
+			c.Rollouts = append(c.Rollouts, rolloutState(ch.After))
+		}
+	}
 	for _, ch := range c.Changes {
 		if ch.Key.Kind == markerKind && strings.HasPrefix(ch.Key.Name, "client-") {
 			c.Request = ch.State.Value
 		}
 	}
-	return portray(c, v)
+	if b.Epoch != nil { // what it begins with
+		c.Base = w.wholeCommit(v)
+	}
+	return w.portray(c, v)
 }
 
-func wholeCommit(v *store.View) *history.Commit {
+func (w *world) wholeCommit(v *store.View) *history.Commit {
 	c := &history.Commit{Epoch: v.Epoch(), Revision: v.Changed(), Whole: true}
 	for r := range v.All() {
 		c.Changes = append(c.Changes, history.Change{Key: r.Key(), State: stateOf(r)})
 	}
-	return portray(c, v)
+	for r := range v.List(resource.KindRollout, "") {
+		c.Rollouts = append(c.Rollouts, rolloutState(r))
+	}
+	return w.portray(c, v)
 }
 
 // portray adds what identifies the state after a commit.
-func portray(c *history.Commit, v *store.View) *history.Commit {
+func (w *world) portray(c *history.Commit, v *store.View) *history.Commit {
 	c.All = history.ImageOf(v.All(), nil)
 	c.Synced = history.ImageOf(v.All(), synced)
 	c.Sum = v.DigestOf(synced)
-	c.Content = history.ContentOf(v.All(), synced)
+	c.Content = history.ContentOf(v.All(), func(k resource.Kind) bool { return synced(k) && k != resource.KindRollout })
+	c.Shown = w.shownOf(v)
 	return c
 }
 

@@ -44,6 +44,9 @@ type world struct {
 	// retention is which contents of old revisions the servers are to keep.
 	retention atomic.Pointer[store.Retention]
 
+	// shown is what zones show of a state, by state.
+	shown sync.Map
+
 	mu         sync.Mutex // guards what follows
 	servers    []*server  // the members, and those that are to be
 	former     []*server  // servers that are not, the newest last
@@ -436,7 +439,7 @@ func (w *world) lagging() string {
 		if p == nil {
 			return "zone " + z.name + " does not run"
 		}
-		if v := p.store.View(); v.Epoch() != newest.Epoch() || v.DigestOf(nil) != newest.DigestOf(synced) {
+		if v := p.store.View(); v.Epoch() != newest.Epoch() || !w.showsWhat(z.name, v, newest) {
 			return fmt.Sprintf("zone %s is at %d, the global at %d: %s", z.name, v.Revision(), newest.Changed(), p.status())
 		}
 	}

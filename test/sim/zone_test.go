@@ -155,8 +155,12 @@ func (z *zone) crash() {
 	}
 }
 
-// decode takes any content: the simulation writes what it likes.
+// decode takes any content but that of rollouts: the simulation writes what it likes.
 func decode(meta resource.Meta, spec []byte) (*resource.Resource, error) {
+	if meta.Kind == resource.KindRollout {
+		r, _, err := resource.Build(meta, spec)
+		return r, err
+	}
 	return resource.New(meta, nil, spec), nil
 }
 
