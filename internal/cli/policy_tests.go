@@ -276,8 +276,10 @@ func (l *liveTests) ask(ctx context.Context, q question.Question, mesh resource.
 // failed ends the run where the control plane cannot be asked, and returns the error. A
 // case about a zone that is away fails alone.
 func (l *liveTests) failed(err error) error {
-	if rpcerr.HasReason(err, "ZONE_UNAVAILABLE") || rpcerr.HasReason(err, "NO_ZONES") {
-		return err
+	for _, reason := range []string{"ZONE_UNAVAILABLE", "ZONE_TIMEOUT", "NO_ZONES"} {
+		if rpcerr.HasReason(err, reason) {
+			return err
+		}
 	}
 	if code := exit.Explain(err).Code; code == exit.Unavailable || code == exit.Timeout || rpcerr.CodeOf(err) == rpcerr.Unauthenticated {
 		l.stop(err)

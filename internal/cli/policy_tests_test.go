@@ -107,6 +107,12 @@ func TestPolicyTestsLive(t *testing.T) {
 	out = h.run("test", h.write("t.yaml", policyTest), "--live", "--zone", "east")
 	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stdout, "0 cases passed, 2 failed")
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return nil, rpcerr.New(rpcerr.Timeout, "ZONE_TIMEOUT", "zone east is connected and does not answer")
+	}
+	out = h.run("test", h.write("t.yaml", policyTest), "--live")
+	require.Equal(t, exit.No, out.code, "a zone that hangs is no other than one that is away: %s", out.stderr)
+	require.Contains(t, out.stdout, "0 cases passed, 2 failed")
 	h.server.Before = func(string) error { return rpcerr.New(rpcerr.Unauthenticated, "BAD_TOKEN", "the token has expired") }
 	out = h.run("test", h.write("t.yaml", policyTest), "--live")
 	require.Equal(t, exit.Denied, out.code, out.stdout)

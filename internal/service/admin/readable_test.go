@@ -453,7 +453,17 @@ func TestGrantedLists(t *testing.T) {
 		require.Contains(t, string(response.GetJson()), `"items": []`)
 		require.Contains(t, response.GetNotes()[0], "may not read")
 	}
-	_, err := list("ann", dataplanes)
+	// What holds for everything in a mesh is for who reads all of it, and what other zones
+	// have is told by the global alone.
+	invariant := &meridianv1.InspectRequest{Mesh: "demo", Question: &meridianv1.InspectRequest_Invariant{Invariant: &meridianv1.InvariantQuestion{Over: "connections", Expression: "true"}}}
+	for _, who := range []string{"eve", "dora", "ann"} {
+		_, err := list(who, invariant)
+		requireCode(t, err, rpcerr.Denied)
+	}
+	invariant.GetInvariant().Elsewhere = []byte("[]")
+	_, err := list("ann", invariant)
+	requireCode(t, err, rpcerr.Invalid)
+	_, err = list("ann", dataplanes)
 	requireCode(t, err, rpcerr.Unavailable)
 	_, err = list("dora", timeouts)
 	requireCode(t, err, rpcerr.Unavailable)
