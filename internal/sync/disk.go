@@ -95,6 +95,11 @@ type disk struct{ db *bolt.DB }
 // use.
 const lockWait = time.Second
 
+// mappedBytes is the address space that is reserved for the file, in bytes. While a file
+// outgrows what is mapped, bbolt copies every node of the transaction: a first sync of
+// 100,000 policies spent a seventh of its time on that. It takes no memory.
+const mappedBytes = 256 << 20
+
 // openDisk opens or creates the replica in a directory and reads and verifies
 // all of it. What is damaged is left out and reported; a file whose structure
 // is damaged is set aside and what could be read goes into a new one, so that
@@ -112,7 +117,7 @@ func openDisk(dir string, options bolt.Options) (*disk, *contents, error) {
 		}
 		c.damage = append(c.damage, "the file was damaged and is set aside as "+filepath.Base(aside))
 	}
-	options.Timeout, options.NoFreelistSync, options.FreelistType = lockWait, true, bolt.FreelistMapType
+	options.Timeout, options.NoFreelistSync, options.FreelistType, options.InitialMmapSize = lockWait, true, bolt.FreelistMapType, mappedBytes
 	db, err := bolt.Open(path, 0o600, &options)
 	if err != nil {
 		return nil, nil, openError(path, err)
