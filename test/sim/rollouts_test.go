@@ -309,7 +309,7 @@ func (p *process) steps() []rolloutStep {
 	open, over := rolloutsOf(v)
 	var steps []rolloutStep
 	for _, r := range append(open, over...) { // of those that are over nothing comes
-		step, err := rollout.Decide(r, p.observation(r, v.Epoch()), nil)
+		step, err := rollout.Decide(r, p.observation(r, v.Epoch()), func(*rollout.Zone) rollout.Verdict { return rollout.Verdict{} })
 		switch {
 		case err != nil:
 			p.s.w.violate("rollout", "%s cannot be carried on: %v", r.Key(), err)
