@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,10 +58,10 @@ type collectors struct {
 
 	mu    sync.Mutex
 	ended bool
-	known map[string]*collector // by address
+	known map[string]*collector // by settings: an address may be that of several
 }
 
-// collector is one that metrics are sent to.
+// collector is one that metrics are sent to, by some settings.
 type collector struct {
 	busy bool
 	// failed is why it did not take the last report; empty if it did.
@@ -92,12 +93,16 @@ func (m *Metrics) Close() {
 }
 
 // report sends metrics to a collector, and does not wait for that. One that has not taken the
-// report before is sent none.
+// report before by the same settings is sent none.
 func (m *Metrics) report(settings xds.MetricsSettings) {
 	c := m.collectors
+	key, err := json.Marshal(settings)
+	if err != nil {
+		return // what was decoded can be encoded
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	to := c.known[settings.Collector]
+	to := c.known[string(key)]
 	if to == nil && len(c.known) == maxCollectors {
 		maps.DeleteFunc(c.known, func(_ string, other *collector) bool { return !other.busy })
 	}
@@ -106,7 +111,7 @@ func (m *Metrics) report(settings xds.MetricsSettings) {
 	}
 	if to == nil {
 		to = &collector{}
-		c.known[settings.Collector] = to
+		c.known[string(key)] = to
 	}
 	to.busy = true
 	c.running.Go(func() {

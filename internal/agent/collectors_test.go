@@ -144,7 +144,12 @@ func TestACollectorThatFails(t *testing.T) {
 		require.Eventually(t, func() bool {
 			m.collectors.mu.Lock()
 			defer m.collectors.mu.Unlock()
-			return !m.collectors.known[address].busy
+			for _, to := range m.collectors.known {
+				if to.busy {
+					return false
+				}
+			}
+			return true
 		}, time.Minute, time.Millisecond)
 	}
 	for range 2 {
@@ -167,4 +172,24 @@ func TestACollectorThatFails(t *testing.T) {
 	m.Close()
 	tell()
 	require.Empty(t, called, "nothing is sent after the end")
+}
+
+// Two backends of one address with other settings are both sent their reports, also while
+// the other one waits.
+func TestTwoReportsToOneCollector(t *testing.T) {
+	m := metricsOf("# TYPE g gauge\ng 1\n")
+	m.Of("default", "web-1", "web", slog.New(slog.DiscardHandler))
+	defer m.Close()
+	called, next := make(chan struct{}), make(chan struct{})
+	address := takes(t, func(*metricsv1.MetricsData) (proto.Message, error) {
+		called <- struct{}{}
+		<-next
+		return &emptypb.Empty{}, nil
+	})
+	for _, settings := range []xds.MetricsSettings{{Collector: address}, {Collector: address, Unused: true}} {
+		code, _ := readMetrics(t, m, settings)
+		require.Equal(t, 200, code)
+		<-called
+	}
+	close(next)
 }

@@ -230,18 +230,7 @@ func (d *Service) removeExpired(ctx context.Context) error {
 			}
 			continue
 		}
-		var alarm <-chan time.Time
-		timer := time.NewTimer(next)
-		if next > 0 {
-			alarm = timer.C
-		}
-		select {
-		case <-alarm:
-		case <-d.expiriesChanged:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
+		if !pause(ctx, next, d.expiriesChanged) {
 			return nil
 		}
 	}

@@ -30,21 +30,27 @@ func (d *Service) watchApplied(ctx context.Context) error {
 		for _, key := range due {
 			d.cfg.Unattended(key)
 		}
-		var alarm <-chan time.Time
-		timer := time.NewTimer(next)
-		if next > 0 {
-			alarm = timer.C
-		}
-		select {
-		case <-alarm:
-		case <-d.applied:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
+		if !pause(ctx, next, d.applied) {
 			return nil
 		}
 	}
+}
+
+// pause waits for a time, if that is not 0, or until something has changed. It reports false
+// once ctx has ended.
+func pause(ctx context.Context, next time.Duration, changed <-chan struct{}) bool {
+	var alarm <-chan time.Time
+	timer := time.NewTimer(next)
+	defer timer.Stop()
+	if next > 0 {
+		alarm = timer.C
+	}
+	select {
+	case <-alarm:
+	case <-changed:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
 }
 
 // unattendedNow takes the dataplanes whose agents have had their time, and says how long it
