@@ -104,8 +104,15 @@ const (
 
 func loadedGroups() []loadedGroup {
 	const limits = `{"circuit_breakers":{"thresholds":[{"max_connections":3,"max_pending_requests":5,"max_requests":7,"max_retries":9%s}]}}`
+	const ring, ringLoaded = `{"loadBalancer":{"ringHash":{"minRingSize":5,"maxRingSize":7}},"http":[]}`, `{"lb_policy":"RING_HASH","ring_hash_lb_config":{"minimum_ring_size":"5","maximum_ring_size":"7"}}`
 	return []loadedGroup{
 		{"http", "http", false, append(append(ofTiming(resource.KindHealthCheck), ofTiming(resource.KindMeshHealthCheck)...), []loaded{
+			{resource.KindCircuitBreaker, "interval", `{"interval":"1ns","detectors":{"totalErrors":{}}}`, `{"outlier_detection":{"interval":"0.001s"}}`},
+			{resource.KindMeshCircuitBreaker, "outlierDetection.interval", `{"outlierDetection":{"interval":"1ns","detectors":{"totalFailures":{}}}}`, `{"outlier_detection":{"interval":"0.001s"}}`},
+			{resource.KindTrafficRoute, "loadBalancer.ringHash.minRingSize loadBalancer.ringHash.maxRingSize", ring, ringLoaded},
+			{resource.KindMeshTrafficRoute, "loadBalancer.ringHash.minRingSize loadBalancer.ringHash.maxRingSize", ring, ringLoaded},
+			{resource.KindTrafficRoute, "loadBalancer.maglev", `{"loadBalancer":{"maglev":{}},"http":[]}`, `{"lb_policy":"MAGLEV"}`},
+			{resource.KindMeshTrafficRoute, "loadBalancer.maglev", `{"loadBalancer":{"maglev":{}},"http":[]}`, `{"lb_policy":"MAGLEV"}`},
 			{resource.KindTimeout, "connectTimeout", `{"connectTimeout":"123s"}`, `{"connect_timeout":"123s"}`},
 			{resource.KindMeshUpstreamTimeout, "connectTimeout", `{"connectTimeout":"124s"}`, `{"connect_timeout":"124s"}`},
 			{resource.KindMeshUpstreamTimeout, "http.requestHeadersTimeout", `{"http":{"requestHeadersTimeout":"21s"}}`, `{"request_headers_timeout":"21s"}`},

@@ -438,13 +438,36 @@ type accepted struct {
 // accepts are the settings that are shown so.
 func accepts() []accepted {
 	const (
-		backOff       = `{"grpc":{"numRetries":1,"backOff":{"baseInterval":"11ms","maxInterval":"13s"}}}`
-		backOffLoaded = `{"retryBackOff":{"baseInterval":"0.011s","maxInterval":"13s"}}`
-		ejection      = `"baseEjectionTime":"31s","maxEjectionPercent":17,`
-		loaded        = `{"outlierDetection":{"baseEjectionTime":"31s","maxEjectionPercent":17,"successRateRequestVolume":12,"failurePercentageRequestVolume":13,"failurePercentageThreshold":44}}`
+		backOff                          = `{"grpc":{"numRetries":1,"backOff":{"baseInterval":"11ms","maxInterval":"13s"}}}`
+		backOffLoaded                    = `{"retryBackOff":{"baseInterval":"0.011s","maxInterval":"13s"}}`
+		leastRequest, leastRequestLoaded = `{"loadBalancer":{"leastRequest":{"choiceCount":3}},"http":[]}`, `{"lbPolicy":"LEAST_REQUEST","leastRequestLbConfig":{"choiceCount":3}}`
+		ring, ringLoaded                 = `{"loadBalancer":{"ringHash":{"minRingSize":5,"maxRingSize":7}},"http":[]}`, `{"lbPolicy":"RING_HASH","ringHashLbConfig":{"minimumRingSize":"5","maximumRingSize":"7"}}`
+		ejection                         = `"baseEjectionTime":"31s","maxEjectionPercent":17,`
+		loaded                           = `{"outlierDetection":{"baseEjectionTime":"31s","maxEjectionPercent":17,"successRateRequestVolume":12,"failurePercentageRequestVolume":13,"failurePercentageThreshold":44}}`
 	)
 	return []accepted{
 		{resource.KindRetry, "grpc.backOff.maxInterval", backOff, backOffLoaded},
+		{resource.KindCircuitBreaker, "interval", `{"interval":"1ms","detectors":{"failure":{}}}`, `{"outlierDetection":{"interval":"0.100s"}}`},
+		{resource.KindMeshCircuitBreaker, "outlierDetection.interval", `{"outlierDetection":{"interval":"1ms","detectors":{"failurePercentage":{}}}}`, `{"outlierDetection":{"interval":"0.100s"}}`},
+		// The shortest holds.
+		{
+			resource.KindTimeout, "http.requestTimeout http.maxStreamDuration",
+			`{"http":{"requestTimeout":"9s","maxStreamDuration":"8s"}}`, `{"maxStreamDuration":{"maxStreamDuration":"8s"}}`,
+		},
+		// The field of http is preferred.
+		{resource.KindTimeout, "grpc.maxStreamDuration", `{"grpc":{"maxStreamDuration":"7s"}}`, `{"maxStreamDuration":{"maxStreamDuration":"7s"}}`},
+		{
+			resource.KindMeshUpstreamTimeout, "http.requestTimeout http.maxStreamDuration",
+			`{"http":{"requestTimeout":"6s","maxStreamDuration":"8s"}}`, `{"maxStreamDuration":{"maxStreamDuration":"6s"}}`,
+		},
+		{
+			resource.KindHTTPRoute, "rules[].timeouts.request", `{"parentRefs":[{"kind":"Service","name":"backend"}],"rules":[{"timeouts":{"request":"5s"},"backendRefs":[{"name":"backend"}]}]}`,
+			`{"maxStreamDuration":{"maxStreamDuration":"5s"}}`,
+		},
+		{resource.KindTrafficRoute, "loadBalancer.leastRequest.choiceCount", leastRequest, leastRequestLoaded},
+		{resource.KindMeshTrafficRoute, "loadBalancer.leastRequest.choiceCount", leastRequest, leastRequestLoaded},
+		{resource.KindTrafficRoute, "loadBalancer.ringHash.minRingSize loadBalancer.ringHash.maxRingSize", ring, ringLoaded},
+		{resource.KindMeshTrafficRoute, "loadBalancer.ringHash.minRingSize loadBalancer.ringHash.maxRingSize", ring, ringLoaded},
 		{resource.KindMeshRequestRetry, "grpc.backOff.maxInterval", backOff, backOffLoaded},
 		{
 			resource.KindCircuitBreaker, "baseEjectionTime maxEjectionPercent detectors.standardDeviation.requestVolume detectors.failure.requestVolume detectors.failure.threshold",

@@ -1,11 +1,11 @@
 // Package rows has tests with proxies assert what the table of package support says.
 //
-// Guarantees. Every field that the table calls enforced on a kind of proxy is claimed by an
-// assertion of that proxy's tests, by a behaviour where there is one, and nothing is
+// Guarantees. Every field that the table calls enforced or approximated on a kind of proxy,
+// but those of a list that only gets shorter, is claimed by an assertion of that proxy's tests, by a behaviour where there is one, and nothing is
 // claimed that the table does not have. What it calls unsupported has no effect on what a
 // proxy is sent, or fails closed where its note says so, and is reported.
 //
-// Non-goals: what an assertion does; rows that are approximated.
+// Non-goals: what an assertion does.
 package rows
 
 import (
@@ -64,22 +64,23 @@ func (c *Claim) rows() []row {
 	return all
 }
 
-// Check requires that every row of the table of a kind of proxy that is enforced is
-// asserted: by what requests meet or, where a short test cannot observe that, by the
-// configuration that the proxy has loaded.
-func Check(t *testing.T, d xds.Dialect, behaves, loads []Claim) {
+// Check requires that every row of the table of a kind of proxy that is enforced or
+// approximated is asserted: by what requests meet or, where a short test cannot observe
+// that, by the configuration that the proxy has loaded. Rows that are approximated and that
+// tests with such a proxy do not assert are in elsewhere.
+func Check(t *testing.T, d xds.Dialect, behaves, loads, elsewhere []Claim) {
 	t.Helper()
 	table := map[row]support.Status{}
 	for r := range support.Rows(d) {
 		table[row{r.Kind, r.From, r.Field}] = r.Status
 	}
-	for _, problem := range problems(table, behaves, loads) {
+	for _, problem := range problems(table, behaves, loads, elsewhere) {
 		t.Error(problem)
 	}
 }
 
 // problems are what is wrong with the claims about a table, in order.
-func problems(table map[row]support.Status, behaves, loads []Claim) (all []string) {
+func problems(table map[row]support.Status, behaves, loads, elsewhere []Claim) (all []string) {
 	claimed := func(claims []Claim) map[row]bool {
 		rows := map[row]bool{}
 		for i := range claims {
@@ -92,13 +93,15 @@ func problems(table map[row]support.Status, behaves, loads []Claim) (all []strin
 		}
 		return rows
 	}
-	behaved, loaded := claimed(behaves), claimed(loads)
+	behaved, loaded, other := claimed(behaves), claimed(loads), claimed(elsewhere)
 	for r, status := range table {
 		switch {
 		case behaved[r] && loaded[r]:
 			all = append(all, r.String()+" is asserted by a behaviour: the configuration is not needed")
-		case status == support.Enforced && !behaved[r] && !loaded[r]:
-			all = append(all, r.String()+" is enforced: assert it by a behaviour")
+		case other[r] && (status != support.Approximated || behaved[r] || loaded[r]):
+			all = append(all, r.String()+" is asserted, or is not approximated: take it from the list")
+		case (status == support.Enforced || status == support.Approximated) && !behaved[r] && !loaded[r] && !other[r]:
+			all = append(all, r.String()+" is "+string(status)+": assert it by a behaviour")
 		}
 	}
 	slices.Sort(all)
