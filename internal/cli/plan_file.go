@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
@@ -115,9 +116,17 @@ func readPlan(path string) (*proposal, string, error) {
 	case info.Size() > maxPlanFile:
 		return nil, "", wrong("it has %d bytes, more than %d", info.Size(), maxPlanFile)
 	}
-	data, err := os.ReadFile(path)
+	opened, err := os.Open(path)
 	if err != nil {
 		return nil, "", fmt.Errorf("read %s: %w", path, err)
+	}
+	defer opened.Close()
+	data, err := io.ReadAll(io.LimitReader(opened, maxPlanFile+1)) // a device has no size
+	switch {
+	case err != nil:
+		return nil, "", fmt.Errorf("read %s: %w", path, err)
+	case len(data) > maxPlanFile:
+		return nil, "", wrong("it has more than %d bytes", maxPlanFile)
 	}
 	var file planFile
 	decoder := json.NewDecoder(bytes.NewReader(data))
