@@ -89,7 +89,7 @@ func (l *Logs) Close() {
 }
 
 // Export takes the encoded entries of a call of ExportLogs, with its incoming metadata in
-// ctx, and returns the encoded answer. They go on to the collector that the metadata name, as
+// ctx, and returns the encoded answer. They are sent to the collector that the metadata name, as
 // they are but for texts that are no UTF-8, and otherwise to takers. The error is a status:
 // that of the collector, or INVALID_ARGUMENT for what are no entries.
 func (l *Logs) Export(ctx context.Context, data []byte, takers ...func(*logsv1.LogsData)) (answer []byte, err error) {
