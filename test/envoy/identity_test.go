@@ -205,12 +205,16 @@ func (c caller) until(t *testing.T, at string, holds func(answer, error) bool) {
 // accepted, too, it decides the same about those with a certificate, and accepts everyone
 // without, also one who says that he is another.
 func TestAnEnvoyDecidesAsTheAnswerSays(t *testing.T) {
-	t.Run("STRICT", func(t *testing.T) { decides(t, mutualTLS, 40, false) })
-	t.Run("PERMISSIVE", func(t *testing.T) { decides(t, permissiveTLS, 20, true) })
+	t.Run("STRICT", func(t *testing.T) { decides(t, mutualTLS, 40, false, false) })
+	t.Run("STRICT, two inbounds of one port", func(t *testing.T) { decides(t, mutualTLS, 20, true, false) })
+	t.Run("PERMISSIVE", func(t *testing.T) { decides(t, permissiveTLS, 20, false, true) })
 }
 
-// decides compares what an Envoy of a mesh does in some rounds with the answer.
-func decides(t *testing.T, mesh string, rounds int, plaintext bool) {
+// decides compares what an Envoy of a mesh does in some rounds with the answer: policies of
+// one generation, of the other, and of both, and thousands of connections of callers with
+// certificates of their own. Where its port is shared, a second service has it, and both
+// have to allow a caller.
+func decides(t *testing.T, mesh string, rounds int, shared, plaintext bool) {
 	r := rand.New(rand.NewPCG(7, 8))
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	values := []string{"v1", "v2", "_", ".+", "é", "*"}
@@ -233,12 +237,22 @@ func decides(t *testing.T, mesh string, rounds int, plaintext bool) {
 	}
 	c, ca := joined(t, "http", mesh)
 	z := c.zone
+	services := []string{"backend"}
+	if shared {
+		services = append(services, "payments")
+		var inbounds []string
+		for _, service := range services {
+			inbounds = append(inbounds, fmt.Sprintf(`{"port":%s,"servicePort":%d,"tags":{"kuma.io/service":%q,"kuma.io/zone":"east","kuma.io/protocol":"http"}}`, c.at[strings.LastIndex(c.at, ":")+1:], c.port, service))
+		}
+		z.apply(z.put(resource.KindDataplane, "m", "backend-1", `{"networking":{"address":"127.0.0.1","inbound":[`+strings.Join(inbounds, ",")+`]}}`))
+	}
+	called := func() string { return pick(append(services, "*")...) }
 	type known struct {
 		caller
 		tags resource.Tags
 	}
 	var callers []known
-	for i := range 24 {
+	for i := range 64 {
 		tags := resource.Tags{resource.ServiceTag: pick("web", "a/_/b", "other")}
 		if r.IntN(3) > 0 {
 			tags["version"] = pick("v1", "v2", "_", ".+", "é", "a b")
@@ -250,20 +264,27 @@ func decides(t *testing.T, mesh string, rounds int, plaintext bool) {
 	for n := range rounds {
 		ops := before
 		before = nil
+		kinds := map[string]resource.Kind{} // by the policy's name
 		put := func(kind resource.Kind, name, spec string) {
+			kinds[name] = kind
 			op := z.put(kind, "m", name, spec)
 			ops, before = append(ops, op), append(before, store.Delete(op.Key))
 		}
 		for i := range r.IntN(4) {
-			if n%2 == 0 {
-				put(resource.KindTrafficPermission, fmt.Sprintf("p%d-%d", n, i), fmt.Sprintf(`{"sources":[{"match":%s},{"match":%s}],"destinations":[{"match":{"kuma.io/service":"backend"}}]}`, selector(), selector()))
+			older := n%3 == 0 || n%3 == 1 && r.IntN(2) == 0 // than the Mesh kinds
+			if older {
+				put(resource.KindTrafficPermission, fmt.Sprintf("p%d-%d", n, i), fmt.Sprintf(`{"sources":[{"match":%s},{"match":%s}],"destinations":[{"match":{"kuma.io/service":%q}}]}`, selector(), selector(), called()))
 				continue
 			}
 			var from []string
 			for range 1 + r.IntN(4) {
 				from = append(from, fmt.Sprintf(`{"targetRef":%s,"default":{"action":%q}}`, target(), pick("ALLOW", "DENY")))
 			}
-			put(resource.KindMeshTrafficPermission, fmt.Sprintf("p%d-%d", n, i), `{"targetRef":{"kind":"Mesh"},"from":[`+strings.Join(from, ",")+`]}`)
+			on := `{"kind":"Mesh"}`
+			if service := called(); service != "*" {
+				on = fmt.Sprintf(`{"kind":"Service","name":%q}`, service)
+			}
+			put(resource.KindMeshTrafficPermission, fmt.Sprintf("p%d-%d", n, i), `{"targetRef":`+on+`,"from":[`+strings.Join(from, ",")+`]}`)
 		}
 		z.apply(ops...)
 		require.Empty(t, z.settle("backend-1"))
@@ -276,11 +297,16 @@ func decides(t *testing.T, mesh string, rounds int, plaintext bool) {
 		for _, from := range callers {
 			a, err := policyanswer.Connection(m, policyanswer.ConnectionQuestion{Mesh: "m", FromTags: from.tags, To: "backend-1"}, 1)
 			require.NoError(t, err)
-			by := "rbac_access_denied_matched_policy["
-			for _, e := range a.Effective {
-				if e.Kind == resource.KindMeshTrafficPermission {
-					by += string(e.Kind) + "_" + e.Policies[0] + "]"
+			deniedBy := a.DeniedBy
+			for _, in := range a.Inbounds {
+				if !in.Allowed { // the first of them decides
+					deniedBy = in.DeniedBy
+					break
 				}
+			}
+			by := "rbac_access_denied_matched_policy["
+			if len(deniedBy) > 0 {
+				by += string(kinds[deniedBy[0]]) + "_" + deniedBy[0] + "]"
 			}
 			as := func(got answer, err error) bool {
 				require.NoError(t, err)
@@ -368,9 +394,6 @@ func TestGreetingsAreNotForTheDenied(t *testing.T) {
 	}
 }
 
-// In a mesh whose mode is PERMISSIVE an Envoy accepts plaintext, from every caller, and
-// counts it; and it accepts TLS, with permissions. Once the mode is STRICT, TLS alone.
-// plaintext is how many connections without TLS the inbounds of an Envoy have had.
 // count sums statistics whose names match.
 func (e *envoy) count(names string) (n int) {
 	e.t.Helper()
@@ -383,16 +406,6 @@ func (e *envoy) count(names string) (n int) {
 	return n
 }
 
-// onlyTLS waits until members use TLS alone to it. Those of its connections that carry
-// requests are replaced by then; others last.
-// Where some dataplanes of a service have no certificate yet, they are called with
-// plaintext, and the others with TLS; and no request fails while they get one.
-// presentsItself waits until a server accepts TLS: the agent says that it has a
-// certificate once its Envoy has read it.
-// In a mesh whose mode is PERMISSIVE, members use TLS to each other as soon as both have a
-// certificate, so that what is counted as plaintext is callers that are no members; and no
-// request fails while that begins and ends, while the mode becomes STRICT, and while mutual
-// TLS is turned on and off.
 // An Envoy that gets its listeners before its certificate serves as soon as that is there.
 func TestACertificateThatComesLater(t *testing.T) {
 	for _, protocol := range []string{"http", "tcp"} {

@@ -105,12 +105,15 @@ const (
 func loadedGroups() []loadedGroup {
 	const limits = `{"circuit_breakers":{"thresholds":[{"max_connections":3,"max_pending_requests":5,"max_requests":7,"max_retries":9%s}]}}`
 	const ring, ringLoaded = `{"loadBalancer":{"ringHash":{"minRingSize":5,"maxRingSize":7}},"http":[]}`, `{"lb_policy":"RING_HASH","ring_hash_lb_config":{"minimum_ring_size":"5","maximum_ring_size":"7"}}`
+	const hash, hashLoaded = `{"loadBalancer":{"ringHash":{"hashFunction":"MURMUR_HASH_2"}},"http":[]}`, `{"lb_policy":"RING_HASH","ring_hash_lb_config":{"hash_function":"MURMUR_HASH_2"}}`
 	return []loadedGroup{
 		{"http", "http", false, append(append(ofTiming(resource.KindHealthCheck), ofTiming(resource.KindMeshHealthCheck)...), []loaded{
 			{resource.KindCircuitBreaker, "interval", `{"interval":"1ns","detectors":{"totalErrors":{}}}`, `{"outlier_detection":{"interval":"0.001s"}}`},
 			{resource.KindMeshCircuitBreaker, "outlierDetection.interval", `{"outlierDetection":{"interval":"1ns","detectors":{"totalFailures":{}}}}`, `{"outlier_detection":{"interval":"0.001s"}}`},
 			{resource.KindTrafficRoute, "loadBalancer.ringHash.minRingSize loadBalancer.ringHash.maxRingSize", ring, ringLoaded},
 			{resource.KindMeshTrafficRoute, "loadBalancer.ringHash.minRingSize loadBalancer.ringHash.maxRingSize", ring, ringLoaded},
+			{resource.KindTrafficRoute, "loadBalancer.ringHash.hashFunction", hash, hashLoaded},
+			{resource.KindMeshTrafficRoute, "loadBalancer.ringHash.hashFunction", hash, hashLoaded},
 			{resource.KindTrafficRoute, "loadBalancer.maglev", `{"loadBalancer":{"maglev":{}},"http":[]}`, `{"lb_policy":"MAGLEV"}`},
 			{resource.KindMeshTrafficRoute, "loadBalancer.maglev", `{"loadBalancer":{"maglev":{}},"http":[]}`, `{"lb_policy":"MAGLEV"}`},
 			{resource.KindTimeout, "connectTimeout", `{"connectTimeout":"123s"}`, `{"connect_timeout":"123s"}`},
@@ -124,6 +127,16 @@ func loadedGroups() []loadedGroup {
 			},
 			{resource.KindMeshRequestRetry, "http.backOff.baseInterval http.backOff.maxInterval", `{"http":{` + backOff + `}}`, backOffLoaded},
 			{resource.KindMeshRequestRetry, below("http.", resetFields), `{"http":{` + reset + `}}`, resetLoaded},
+			{
+				resource.KindMeshTracing, "backends backends[].zipkin.url",
+				`{"backends":[{"type":"Zipkin","zipkin":{"url":"https://a.test/z"}},{"type":"Zipkin","zipkin":{"url":"http://b.test:9411/z"}},{"type":"Zipkin","zipkin":{"url":"http://c.test/z"}}]}`,
+				`{"provider":{"typed_config":{"collector_hostname":"b.test:9411","collector_endpoint":"/z"}}}`,
+			},
+			{
+				resource.KindMeshTracing, "backends[].datadog.url",
+				`{"backends":[{"type":"Datadog","datadog":{"url":"https://a.test:8126"}},{"type":"Datadog","datadog":{"url":"http://b.test:8126"}}]}`,
+				`{"provider":{"typed_config":{"collector_hostname":"b.test:8126"}}}`,
+			},
 			{
 				resource.KindMeshTracing, "backends[].zipkin.apiVersion backends[].zipkin.sharedSpanContext sampling.client sampling.random tags[].header.name",
 				`{"backends":[{"type":"Zipkin","zipkin":{"url":"http://h.test/z","apiVersion":"httpProto","sharedSpanContext":false}}],"sampling":{"client":21,"random":22},"tags":[{"name":"team","header":{"name":"x-team"}}]}`,

@@ -89,6 +89,12 @@ func TestRequestsAreLoggedToAFile(t *testing.T) {
 	c.get("/last")
 	all := lines(t, path, func(last string) bool { return strings.Contains(last, "/last") })
 	require.Equal(t, "GET /last 200 m web backend OUTBOUND 100% %NO_SUCH% %REQ(%", all[len(all)-1])
+	other := filepath.Join(t.TempDir(), "log")
+	z.set(resource.KindMeshLogging, fmt.Sprintf(`{"backends":[{"type":"File","file":{"path":%q,"format":{"type":"Plain","plain":"%%REQ(:PATH)%% %%NO_SUCH%% %%ENVIRONMENT(HOME)%%"}}}]}`, other))
+	c.until("/a", func(answer) bool { _, err := os.Stat(other); return err == nil })
+	c.get("/last")
+	all = lines(t, other, func(last string) bool { return strings.Contains(last, "/last") })
+	require.Equal(t, "/last %NO_SUCH% %ENVIRONMENT(HOME)%", all[len(all)-1])
 }
 
 // A policy that turns logs off has no entry; one with a format as an object has objects.
@@ -97,13 +103,13 @@ func TestRequestsAreLoggedAsObjects(t *testing.T) {
 	z, c := outbound(t, "http", one)
 	path := filepath.Join(t.TempDir(), "log")
 	z.set(resource.KindMeshLogging, fmt.Sprintf(`{"backends":[{"type":"File","file":{"path":%q,"format":{"type":"Json","omitEmptyValues":true,"json":[
-		{"key":"path","value":"%%REQ(:PATH)%%"},{"key":"code","value":"%%RESPONSE_CODE%%"},{"key":"none","value":"%%REQ(x-none)%%"},{"key":"cluster","value":"to %%UPSTREAM_HOST%%"}]}}}]}`, path))
+		{"key":"path","value":"%%REQ(:PATH)%%"},{"key":"code","value":"%%RESPONSE_CODE%%"},{"key":"none","value":"%%REQ(x-none)%%"},{"key":"cluster","value":"to %%UPSTREAM_HOST%%"},{"key":"odd","value":"%%NO_SUCH%%"}]}}}]}`, path))
 	c.until("/a", func(answer) bool { _, err := os.Stat(path); return err == nil })
 	c.get(`/last"`)
 	all := lines(t, path, func(last string) bool { return strings.Contains(last, "/last") })
 	var got map[string]any
 	require.NoError(t, json.Unmarshal([]byte(all[len(all)-1]), &got), all[len(all)-1])
-	require.Equal(t, map[string]any{"path": "/last%22", "code": float64(http.StatusOK), "cluster": "to 127.0.0.1:" + strconv.Itoa(one.port)}, got)
+	require.Equal(t, map[string]any{"path": "/last%22", "code": float64(http.StatusOK), "cluster": "to 127.0.0.1:" + strconv.Itoa(one.port), "odd": "%NO_SUCH%"}, got)
 }
 
 // A policy names a backend of the Mesh.
@@ -162,15 +168,20 @@ func TestRequestsAreLoggedOverTCP(t *testing.T) {
 	z.set(resource.KindTrafficLog, `{"backend":"t"}`)
 	c.until("/", func(answer) bool { return len(got) > 0 })
 	require.Equal(t, "GET of web", <-got)
-	z.set(resource.KindMeshLogging, fmt.Sprintf(`{"backends":[{"type":"Tcp","tcp":{"address":%q,"format":{"type":"Json","omitEmptyValues":true,"json":[{"key":"m","value":"%%REQ(:METHOD)%%"},{"key":"n","value":"%%REQ(x-n)%%"}]}}}]}`, receiver.Addr()))
-	c.until("/", func(answer) bool {
-		select {
-		case text := <-got:
-			return text == `{"m":"GET"}`
-		default:
-			return false
-		}
-	})
+	z.set(resource.KindMeshLogging, fmt.Sprintf(`{"backends":[{"type":"Tcp","tcp":{"address":%q,"format":{"type":"Json","omitEmptyValues":true,"json":[{"key":"m","value":"%%REQ(:METHOD)%%"},{"key":"n","value":"%%REQ(x-n)%%"},{"key":"odd","value":"%%NO_SUCH%%"}]}}}]}`, receiver.Addr()))
+	arrives := func(want string) {
+		c.until("/", func(answer) bool {
+			select {
+			case text := <-got:
+				return text == want
+			default:
+				return false
+			}
+		})
+	}
+	arrives(`{"m":"GET","odd":"%NO_SUCH%"}`)
+	z.set(resource.KindMeshLogging, fmt.Sprintf(`{"backends":[{"type":"Tcp","tcp":{"address":%q,"format":{"type":"Plain","plain":"%%REQ(:METHOD)%% %%NO_SUCH%%"}}}]}`, receiver.Addr()))
+	arrives("GET %NO_SUCH%")
 }
 
 // relay has the agent take log entries: what it is sent as it is, as a message keeps what
@@ -269,11 +280,12 @@ func TestRequestsAreLoggedToACollector(t *testing.T) {
 		}
 	})
 	z.set(resource.KindMeshLogging, fmt.Sprintf(`{"backends":[{"type":"OpenTelemetry","openTelemetry":{"endpoint":%q,
-		"attributes":[{"key":"code","value":"%%RESPONSE_CODE%%"}],"body":{"path":"%%REQ(:PATH)%%","n":1,"list":["%%REQ(:METHOD)%%",true]}}}]}`, listener.Addr()))
+		"attributes":[{"key":"code","value":"%%RESPONSE_CODE%%"},{"key":"odd","value":"%%NO_SUCH%%"}],"body":{"path":"%%REQ(:PATH)%%","odd":"%%NO_SUCH%%","n":1,"list":["%%REQ(:METHOD)%%",true]}}}]}`, listener.Addr()))
 	c.until("/p", func(answer) bool { return len(got) > 0 })
 	record := <-got
 	require.Equal(t, "code", record.GetAttributes()[0].GetKey())
 	require.Equal(t, "200", record.GetAttributes()[0].GetValue().GetStringValue())
+	require.Equal(t, "%NO_SUCH%", record.GetAttributes()[1].GetValue().GetStringValue())
 	body := map[string]string{}
 	for _, m := range record.GetBody().GetKvlistValue().GetValues() {
 		body[m.GetKey()] = m.GetValue().GetStringValue()
@@ -281,7 +293,7 @@ func TestRequestsAreLoggedToACollector(t *testing.T) {
 			body[m.GetKey()] += item.GetStringValue() + " "
 		}
 	}
-	require.Equal(t, map[string]string{"path": "/p", "n": "1", "list": "GET true "}, body)
+	require.Equal(t, map[string]string{"path": "/p", "odd": "%NO_SUCH%", "n": "1", "list": "GET true "}, body)
 }
 
 // inbound starts the Envoy of the server one, and returns a client of its inbound.

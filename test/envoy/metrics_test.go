@@ -180,6 +180,16 @@ func TestMetricsOfTheMeshAreRead(t *testing.T) {
 	newClient(t, other).upTo("/metrics", thatSays(seen))
 	policy(`"backends":[{"name":"one"}],"sidecar":{"includeUnused":%[2]t}`, true)
 	reads.upTo("/one", thatSays(unseen))
+	// Nothing is exposed with a type that is not known.
+	z.mesh(fmt.Sprintf(`{"metrics":{"enabledBackend":"one","backends":[{"name":"one","type":"other","conf":{"port":%s,"path":"/one"}}]}}`, reads.url[strings.LastIndex(reads.url, ":")+1:]))
+	require.Empty(t, z.settle("in-1"))
+	for {
+		reads.http.CloseIdleConnections()
+		if _, err := reads.try(http.MethodGet, "/one"); err != nil {
+			return
+		}
+		require.NoError(t, t.Context().Err())
+	}
 }
 
 // Metrics are sent to the collector that is written, again and again: those of Envoy that are

@@ -45,20 +45,19 @@ var byTests = []rows.Claim{
 	rows.By(TestMetricsWithMutualTLS, resource.KindMeshMetrics, "backends[].prometheus.tls.mode"),
 	rows.By(TestDenialsAndCallersAreLogged, resource.KindMeshLogging, "from"),
 	rows.By(TestRequestsAreLoggedToANamedBackend, resource.KindMeshLogging, "backends[].name"),
+	rows.By(TestHostNamesAreNoAddresses, resource.KindDataplane, "networking.address networking.inbound[].address networking.outbound[].address"),
+	rows.By(TestBackendsOfAMeshAreLoaded, resource.KindMesh, "logging.backends[].conf logging.backends[].type tracing.backends[].conf tracing.backends[].type"),
+	rows.By(TestMetricsOfTheMeshAreRead, resource.KindMesh, "metrics.backends[].conf metrics.backends[].type"),
+	rows.By(TestRequestsAreLoggedToAFile, resource.KindMesh, "logging.backends[].format"),
+	rows.By(TestRequestsAreLoggedToAFile, resource.KindMeshLogging, "backends[].file.format.plain"),
+	rows.By(TestRequestsAreLoggedAsObjects, resource.KindMeshLogging, "backends[].file.format.json[].value"),
+	rows.By(TestRequestsAreLoggedOverTCP, resource.KindMeshLogging, "backends[].tcp.format.json[].value backends[].tcp.format.plain"),
+	rows.By(TestRequestsAreLoggedToACollector, resource.KindMeshLogging, "backends[].openTelemetry.attributes[].value backends[].openTelemetry.body"),
 }
 
-// elsewhere are rows that are approximated and that the tests of packages assert, or that
-// Envoy is only seen to accept.
+// elsewhere are rows that are approximated and that the tests of packages assert.
 var elsewhere = []rows.Claim{
-	{Kind: resource.KindDataplane, Fields: "networking.address networking.inbound[].address networking.outbound[].address"},
-	{Kind: resource.KindMesh, Fields: "logging.backends[].conf logging.backends[].format logging.backends[].type"},
-	{Kind: resource.KindMesh, Fields: "metrics.backends[].conf metrics.backends[].type tracing.backends[].conf tracing.backends[].type"},
 	{Kind: resource.KindMesh, Fields: "mtls.backends[].dpCert.rotation.expiration"}, // the zone issues certificates
-	{Kind: resource.KindMeshLogging, Fields: below("backends[].", "file.format.json[].value file.format.plain openTelemetry.attributes[].value openTelemetry.body tcp.format.json[].value tcp.format.plain")},
-	{Kind: resource.KindMeshRequestRetry, Fields: "http.hostSelection[].predicate http.hostSelection[].tags http.retriableRequestHeaders http.retryOn"},
-	{Kind: resource.KindMeshTracing, Fields: "backends backends[].datadog.url backends[].zipkin.url"},
-	{Kind: resource.KindTrafficRoute, Fields: "loadBalancer.ringHash.hashFunction"},
-	{Kind: resource.KindMeshTrafficRoute, Fields: "loadBalancer.ringHash.hashFunction"},
 }
 
 // Every row of the table that calls a field enforced or approximated on Envoy is asserted.

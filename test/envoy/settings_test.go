@@ -124,6 +124,31 @@ var retries = []behaviour{
 	{resource.KindMeshRequestRetry, "http.numRetries", `{"http":{"numRetries":2,"retryOn":["418"],"backOff":{"baseInterval":"1ms"}}}`, func(s *scene) { s.again(http.MethodGet) }},
 	{resource.KindMeshRequestRetry, "http.perTryTimeout", `{"http":{"numRetries":3,"perTryTimeout":"20ms","retryOn":["GatewayError"],"backOff":{"baseInterval":"1ms"}}}`, func(s *scene) { s.slowTries() }},
 	{
+		resource.KindMeshRequestRetry, "http.retryOn http.retriableRequestHeaders",
+		`{"http":{"numRetries":2,"retryOn":["418","HttpMethodPut"],"backOff":{"baseInterval":"1ms"},"retriableRequestHeaders":[{"name":"x-again","value":"yes"}]}}`,
+		func(s *scene) {
+			s.again(http.MethodPut)
+			s.failing(1)
+			require.Equal(s, http.StatusTeapot, s.get("/").status)
+			s.headers = []string{"X-Again", "yes"} // one of the two is enough
+			s.again(http.MethodGet)
+			s.headers = nil
+		},
+	},
+	{
+		resource.KindMeshRequestRetry, "http.hostSelection[].predicate http.hostSelection[].tags",
+		`{"http":{"numRetries":2,"retryOn":["418"],"backOff":{"baseInterval":"1ms"},"hostSelection":[{"predicate":"OmitHostsWithTags","tags":{"version":"v1"}}]}}`,
+		func(s *scene) {
+			s.again(http.MethodGet)
+			s.one.requests.Store(0)
+			for range 100 {
+				s.failing(100)
+				s.get("/")
+			}
+			require.Greater(s, s.one.requests.Load(), int32(100), "of 300 tries, as many as of a server that is not to be avoided") // 50 if repetitions avoided it
+		},
+	},
+	{
 		resource.KindMeshRequestRetry, below("http.retriableResponseHeaders[].", "type name value"),
 		`{"http":{"numRetries":5,"retryOn":[],"backOff":{"baseInterval":"1ms"},"retriableResponseHeaders":[{"name":"served-by","type":"Exact","value":"one"}]}}`,
 		func(s *scene) { s.eventually(func() bool { return s.streak("two", "GET /") }) },
