@@ -71,7 +71,7 @@ Until then no other write changes these resources. See 'meridian rollout'.`,
 				return exit.Usagef("documents are given with -f; the only argument is a plan of `meridian plan --out`")
 			case len(o.ifVersion) > 0 || o.keepTimes || o.force || o.dryRun == "client" || o.mesh.explicit():
 				return exit.Usagef("a plan has its own conditions: leave out --if-version, --keep-times, --force, --mesh and --dry-run=client")
-			case o.rollout != rolloutOptions{}:
+			case o.rollout.given():
 				return exit.Usagef("a plan is of a change at once: give the documents with -f for --rollout")
 			}
 			if err := o.check(); err != nil {
@@ -123,7 +123,7 @@ func (o *applyOptions) check() error {
 		return exit.Usagef("--dry-run %q: write client or server", o.dryRun)
 	case o.wait != "" && o.wait != "zones" && o.wait != "enforced":
 		return exit.Usagef("--wait %q: write zones or enforced", o.wait)
-	case o.rollout.stages != "" && (o.wait != "" || o.keepTimes || o.dryRun == "client"):
+	case o.rollout.flags.Changed("rollout") && (o.wait != "" || o.keepTimes || o.dryRun == "client"):
 		return exit.Usagef("--rollout goes without --wait, --keep-times and --dry-run=client; `meridian rollout status` shows how far it is")
 	case o.connectedOnly && o.wait == "":
 		return exit.Usagef("--connected-only is about --wait=zones and --wait=enforced: give both")

@@ -17,6 +17,7 @@ import (
 	"meridian/internal/policy/inherit"
 	"meridian/internal/question"
 	"meridian/internal/resource"
+	"meridian/internal/rpcerr"
 )
 
 // overview is the state of a control plane, as JSON.
@@ -45,9 +46,9 @@ func newStatusCommand(a *app) *cobra.Command {
 		Short: "Show what needs attention",
 		Long: `Show the servers, the zones, the proxies and the policies of a control plane, and
 what of them needs attention: unreachable servers, removed ones that still have the
-key of the certificate authority, zones that are not in sync, proxies that are
-offline or rejected their configuration, conditions that are False. The exit code is
-1 when there is anything.`,
+key of the certificate authority, zones that are not in sync, rollouts that have
+halted, proxies that are offline or rejected their configuration, conditions that are
+False. The exit code is 1 when there is anything.`,
 		Example: "  meridian status",
 		Args:    exactly(),
 	}
@@ -80,7 +81,7 @@ func (a *app) survey(ctx context.Context) (*overview, error) {
 		Servers: []memberView{}, Zones: []zoneView{}, Problems: []string{},
 	}
 	if o.Role == "global" {
-		if err := errors.Join(a.surveyServers(ctx, o), a.surveyZones(ctx, o)); err != nil {
+		if err := errors.Join(a.surveyServers(ctx, o), a.surveyZones(ctx, o), a.surveyRollouts(ctx, o)); err != nil {
 			return nil, err
 		}
 	}
@@ -141,6 +142,25 @@ func (a *app) surveyZones(ctx context.Context, o *overview) error {
 			o.problem("zone %s is %s, %s behind", z.GetName(), zoneState(z), print.Plural(int(z.GetLag()), "change")) //nolint:gosec // a count
 		case n > 0:
 			o.problem("zone %s has %s in quarantine", z.GetName(), print.Plural(n, "resource"))
+		}
+	}
+	return nil
+}
+
+// surveyRollouts reports the rollouts that have halted. A global of an older release has
+// none, and a caller who may read none is told of none.
+func (a *app) surveyRollouts(ctx context.Context, o *overview) error {
+	listed, err := call(ctx, a, (*client.Client).ListRollouts, &meridianv1.ListRolloutsRequest{})
+	if err != nil {
+		if code := rpcerr.CodeOf(err); code == rpcerr.Unsupported || code == rpcerr.Denied {
+			return nil
+		}
+		return err
+	}
+	o.note(listed.GetNotes())
+	for _, r := range listed.GetRollouts() {
+		if r.GetPhase() == string(resource.RolloutHalted) {
+			o.problem("rollout %s has halted: %s", r.GetOptions().GetName(), haltReason(r))
 		}
 	}
 	return nil

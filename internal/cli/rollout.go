@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -23,6 +25,7 @@ import (
 
 // rolloutOptions are the flags by which a change reaches the zones by stages.
 type rolloutOptions struct {
+	flags                *pflag.FlagSet
 	stages, name, haltOn string
 	interval             time.Duration
 	manual               bool
@@ -30,6 +33,7 @@ type rolloutOptions struct {
 
 // bindRollout defines them.
 func bindRollout(cmd *cobra.Command, o *rolloutOptions) {
+	o.flags = cmd.Flags()
 	cmd.Flags().StringVar(&o.stages, "rollout", "", "have the change reach the zones by stages, such as zones=canary,then=25%,then=all: names of zones with *, shares, and all in the end")
 	cmd.Flags().StringVar(&o.name, "rollout-name", "", "with --rollout: the name of the rollout (default: chosen)")
 	cmd.Flags().StringVar(&o.haltOn, "halt-on", "", "with --rollout: halt where this CEL condition is true of a zone that has the change, such as 'zone.proxiesRejected > 0 || !zone.connected'")
@@ -37,13 +41,24 @@ func bindRollout(cmd *cobra.Command, o *rolloutOptions) {
 	cmd.Flags().BoolVar(&o.manual, "manual", false, "with --rollout: begin each stage by 'meridian rollout promote' only")
 }
 
-// options are those of a request; nil without --rollout.
+// given reports whether any of the flags is given, also with an empty value.
+func (o *rolloutOptions) given() bool {
+	return slices.ContainsFunc([]string{"rollout", "rollout-name", "halt-on", "interval", "manual"}, o.flags.Changed)
+}
+
+// options are those of a request; nil without --rollout. An empty --rollout or --halt-on
+// is refused: with a variable that a script did not set, the change would reach all zones
+// at once, or without a condition.
 func (o *rolloutOptions) options(now time.Time) (*meridianv1.RolloutOptions, error) {
-	if o.stages == "" {
-		if o.name != "" || o.haltOn != "" || o.interval != 0 || o.manual {
-			return nil, exit.Usagef("--rollout-name, --halt-on, --interval and --manual are about --rollout: give it, too")
-		}
+	switch {
+	case !o.given():
 		return nil, nil
+	case !o.flags.Changed("rollout"):
+		return nil, exit.Usagef("--rollout-name, --halt-on, --interval and --manual are about --rollout: give it, too")
+	case o.stages == "":
+		return nil, exit.Usagef("--rollout is empty: write stages such as zones=canary,then=25%%,then=all, or leave it out to change all zones at once")
+	case o.flags.Changed("halt-on") && strings.TrimSpace(o.haltOn) == "":
+		return nil, exit.Usagef("--halt-on is empty: write a condition such as '!zone.connected', or leave it out")
 	}
 	stages, err := rollout.ParseStages(o.stages)
 	if err != nil {
@@ -317,7 +332,7 @@ func (a *app) showRollouts(ctx context.Context, f print.Format, name string) err
 	}
 	for _, r := range listed.GetRollouts() {
 		if r.GetPhase() == string(resource.RolloutHalted) {
-			return exit.Failf(exit.Conflict, "rollout %s has halted: %s", name, cmp.Or(r.GetReason(), "the reason may not be read")).
+			return exit.Failf(exit.Conflict, "rollout %s has halted: %s", name, haltReason(r)).
 				With("`meridian rollout abort " + name + "` returns every zone to what it had, `meridian rollout promote " + name + "` continues.")
 		}
 	}
@@ -364,6 +379,11 @@ func (a *app) printRollouts(f print.Format, name string, listed *meridianv1.List
 		t.Add(r.GetOptions().GetName(), r.GetPhase(), stage, zones, changes, r.GetAuthor(), a.ago(r.GetSince()))
 	}
 	return a.Table(t)
+}
+
+// haltReason is why a rollout has halted, as far as the caller may know.
+func haltReason(r *meridianv1.Rollout) string {
+	return cmp.Or(r.GetReason(), "the reason may not be read")
 }
 
 // inState counts the zones of a rollout in a state.

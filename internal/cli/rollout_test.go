@@ -85,6 +85,12 @@ west    unchanged  in-sync     -
 	out := h.run("rollout", "status", "slow")
 	require.Equal(t, exit.Conflict, out.code)
 	require.Contains(t, out.stderr, "rollout slow has halted: zone.lag > 9 is true of zone canary")
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: []byte(`{"items":[]}`)}, nil
+	}
+	out = h.run("status")
+	require.Equal(t, exit.No, out.code)
+	require.Contains(t, out.stdout, "\n  rollout slow has halted: zone.lag > 9 is true of zone canary\n")
 	require.Equal(t, "rollout slow: Aborted\nrevision 1852\n", h.ok("rollout", "abort", "slow"))
 	require.NotContains(t, h.ok("__complete", "rollout", "abort", ""), "slow")
 }
@@ -94,6 +100,10 @@ func TestApplyByRollout(t *testing.T) {
 	file := h.write("p.yaml", meshYAML)
 	for _, flags := range [][]string{
 		{"--halt-on", "zone.lag > 3"},
+		{"--rollout", ""},
+		{"--rollout", "zones=all", "--halt-on", ""},
+		{"--rollout", "zones=all", "--halt-on", " "},
+		{"--manual=false"},
 		{"--rollout", "canary"},
 		{"--rollout", "zones=canary"},
 		{"--rollout", "zones=all", "--halt-on", "zone.lagg > 3"},
@@ -104,7 +114,9 @@ func TestApplyByRollout(t *testing.T) {
 	} {
 		require.Equal(t, exit.Usage, h.run(append([]string{"apply", "-f", file}, flags...)...).code, "%v", flags)
 	}
+	require.Equal(t, exit.Usage, h.run("delete", "Mesh", "demo", "--rollout", "").code)
 	require.Empty(t, h.server.Applies)
+	require.Empty(t, h.server.Deletes)
 	out := h.run("apply", "-f", file, "--yes", "--rollout", "zones=canary,then=25%,then=all", "--interval", "10m", "--manual", "--halt-on", "zone.lag > 3", "--rollout-name", "slow")
 	require.Equal(t, exit.OK, out.code, out.stderr)
 	o := h.server.Applies[len(h.server.Applies)-1].GetRollout()
