@@ -385,11 +385,20 @@ func askFor(ctx context.Context, admin *http.Client, method, path string, limit 
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit))
-	if err == nil && response.StatusCode != http.StatusOK {
+	switch {
+	case err != nil:
+	case response.StatusCode == http.StatusNotFound:
+		err = notFound{path}
+	case response.StatusCode != http.StatusOK:
 		err = fmt.Errorf("%s: %s", path, response.Status)
 	}
 	return body, err
 }
+
+// notFound says that the administration interface has nothing of what it was asked for.
+type notFound struct{ path string }
+
+func (e notFound) Error() string { return e.path + ": 404 Not Found" }
 
 // drain has Envoy ask callers to go elsewhere, and returns when nothing has been under
 // way for some time.

@@ -159,9 +159,13 @@ func split(answer *meridianv1.DataplaneLive) []*meridianv1.DataplaneLive {
 	return append(all, part)
 }
 
-// dump asks for a part of Envoy's configuration.
+// dump asks for a part of Envoy's configuration. An Envoy that has had none of it, such as
+// no routes where no listener speaks HTTP, does not find it.
 func (s *supervisor) dump(ctx context.Context, query string) ([]dumped, error) {
 	body, err := askFor(ctx, s.admin, http.MethodGet, "/config_dump?"+query, maxDump+1)
+	if none := (notFound{}); errors.As(err, &none) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -119,6 +119,9 @@ func (a *Answer) compare(set *xds.Set, kind string, running *Running) error {
 		if kind != "" && kind != key.typ {
 			continue
 		}
+		if key.typ == xds.Endpoints.String() && set.Get(xds.Ref{Type: xds.Cluster, Name: key.name}) != nil {
+			continue // they are in the cluster of that name
+		}
 		a.Extra = append(a.Extra, Extra{key.typ, key.name, r.Version})
 	}
 	slices.SortFunc(a.Extra, func(x, y Extra) int {
