@@ -412,14 +412,6 @@ func (c *chain) durable(seq uint64) error {
 	return nil
 }
 
-// fail reports a failure of what belongs to the chain.
-func (c *chain) fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer c.showLocked()
-	c.failLocked(err)
-}
-
 // flush syncs, and after a failure writes what could not be written.
 func (c *chain) flush() {
 	c.mu.Lock()
@@ -434,8 +426,9 @@ func (c *chain) flush() {
 	}
 }
 
-// catchUpLocked writes a note after a failure, which shows whether it is over, and
-// what could not be written before.
+// catchUpLocked writes after a failure what could not be written before, and a note of
+// that. A failure without such records was one of a sync: it is over once the file has been
+// replaced.
 func (c *chain) catchUpLocked() error {
 	if c.failure == nil || c.file == nil {
 		return nil

@@ -82,6 +82,12 @@ type Log struct {
 
 	past past // set once, by Open
 
+	// unsaved is why the checkpoint could not be saved the last time.
+	unsaved struct {
+		sync.Mutex
+		failure error
+	}
+
 	// late are records that wait for the next flush: those of callers that
 	// must not wait for a disk.
 	late struct {
@@ -175,12 +181,21 @@ const ReasonAuditUnavailable = "AUDIT_UNAVAILABLE"
 // Storable returns the refusal of a write that could not be recorded, where records
 // are required: an *rpcerr.Error. Nothing was written then.
 func (l *Log) Storable() error {
-	err := l.writes.err()
+	err := l.unstorable()
 	if err == nil || !l.cfg.Required {
 		return nil
 	}
 	return rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, ReasonAuditUnavailable,
 		"the audit log of this server cannot be written, and it takes no writes that it cannot record (--audit-required): %w", err), rpcerr.EffectNone)
+}
+
+// unstorable returns why a write cannot be recorded as one that is required to be, with a
+// checkpoint that shows when the record is missing; or nil. It never waits for the disk.
+func (l *Log) unstorable() error {
+	if err := l.writes.err(); err != nil {
+		return err
+	}
+	return l.unsavedErr()
 }
 
 // unrecorded is the error for a write that took effect and whose record is not stored
@@ -217,9 +232,30 @@ func (l *Log) flush() {
 	for _, c := range l.chains {
 		c.flush()
 	}
-	if err := l.checkpoint.save(); err != nil {
-		l.writes.fail(err)
+	l.saveCheckpoint()
+}
+
+// saveCheckpoint saves the checkpoint, and reports when that begins to fail and when it
+// is over. Records are written all the same: what shows that they are on disk is a sync.
+func (l *Log) saveCheckpoint() {
+	err := l.checkpoint.save()
+	l.unsaved.Lock()
+	defer l.unsaved.Unlock()
+	switch {
+	case err != nil && l.unsaved.failure == nil:
+		l.cfg.Logger.Error("the checkpoint of the audit log cannot be written", "file", l.checkpoint.path, "error", err)
+	case err == nil && l.unsaved.failure != nil:
+		l.cfg.Logger.Info("the checkpoint of the audit log is written again", "file", l.checkpoint.path)
 	}
+	l.unsaved.failure = err
+}
+
+// unsavedErr returns why the checkpoint could not be saved, or nil. It never waits for
+// the disk.
+func (l *Log) unsavedErr() error {
+	l.unsaved.Lock()
+	defer l.unsaved.Unlock()
+	return l.unsaved.failure
 }
 
 // Run syncs until ctx ends.
@@ -238,20 +274,20 @@ func (l *Log) Run(ctx context.Context) error {
 
 // Ready is Err for the readiness of the server.
 func (l *Log) Ready() error {
-	if err := l.Err(); err != nil && l.cfg.Required {
+	if err := l.unstorable(); err != nil && l.cfg.Required {
 		return fmt.Errorf("writes are refused until the log can be written (--audit-required): %w", err)
 	}
 	return l.Err()
 }
 
-// Err returns why records cannot be written, or nil. It never waits for the disk.
+// Err returns why records, or the checkpoint, cannot be written, or nil. It never waits for the disk.
 func (l *Log) Err() error {
 	for _, c := range l.chains {
 		if err := c.err(); err != nil {
 			return err
 		}
 	}
-	return nil
+	return l.unsavedErr()
 }
 
 // Head returns the last record of a write. It never waits for the disk.

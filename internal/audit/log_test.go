@@ -307,6 +307,41 @@ func TestFailuresAreReportedAndOvercome(t *testing.T) {
 	require.Equal(t, []string{"a", "note", "late", "later", "b"}, names)
 }
 
+// A checkpoint that cannot be saved, as on a disk without space for another file, is reported
+// once, not with every second, and records are written meanwhile.
+func TestACheckpointThatCannotBeSaved(t *testing.T) {
+	var said bytes.Buffer
+	c := config(t.TempDir())
+	c.Logger = slog.New(slog.NewTextHandler(&said, nil))
+	l := open(t, c)
+	path := l.checkpoint.path
+	l.checkpoint.path = filepath.Join(c.Dir, "away", HeadFile) // where no file can be made
+	for _, name := range []string{"a", "b", "c"} {
+		l.Write(write(name))
+		l.flush()
+		require.ErrorContains(t, l.Ready(), "write the checkpoint of the audit log")
+	}
+	require.NoError(t, l.Storable(), "no records are required")
+	l.cfg.Required = true
+	require.ErrorContains(t, l.Storable(), "write the checkpoint of the audit log")
+	require.ErrorContains(t, l.Ready(), "writes are refused until the log can be written (--audit-required)")
+	require.Len(t, records(t, c.Dir), 3)
+	l.checkpoint.path = path
+	l.flush()
+	require.NoError(t, l.Ready())
+	require.NoError(t, l.Storable())
+	var lines []string
+	for _, line := range strings.Split(strings.TrimSpace(said.String()), "\n") {
+		_, line, _ = strings.Cut(line, " level=")
+		lines = append(lines, strings.SplitAfterN(line, `"`, 3)[0]+strings.SplitAfterN(line, `"`, 3)[1])
+	}
+	require.Equal(t, []string{
+		`ERROR msg="the checkpoint of the audit log cannot be written"`,
+		`INFO msg="the checkpoint of the audit log is written again"`,
+	}, lines)
+	require.Empty(t, verifyDir(t, c.Dir).Problems)
+}
+
 // What there is no space for until the log can be written is counted.
 func TestRecordsThatAreTooManyAreLostAndCounted(t *testing.T) {
 	dir := t.TempDir()
