@@ -5,6 +5,7 @@ package multizone
 import (
 	"encoding/json"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,24 @@ func TestAPlanAsksTheZones(t *testing.T) {
 	global.awaitState("west", "in-sync")
 	east.mustWith(planCaller+"---\n"+planCalled, "apply", "-f", "-")
 	west.mustWith(planCaller, "apply", "-f", "-")
+
+	// In a zone that has the change of a rollout, a plan compares with that.
+	const staged = "{type: Timeout, mesh: default, name: slow, sources: [{match: {kuma.io/service: '*'}}], destinations: [{match: {kuma.io/service: payments}}], conf: {connectTimeout: 5s}}"
+	global.mustWith(staged, "apply", "-f", "-", "--wait=zones")
+	begun := global.mustWith(strings.Replace(staged, "5s", "9s", 1), "apply", "-f", "-", "--rollout", "zones=east,then=all", "--manual", "-o", "name")
+	rollout := strings.TrimPrefix(strings.TrimSpace(begun), "Rollout/")
+	east.await("the change of the rollout", func() bool { return east.timeouts()["slow"] == "9s" })
+	added := strings.Replace(planCaller, "orders-1, networking: {", "orders-2, networking: {outbound: [{port: 9000, tags: {kuma.io/service: payments}}], ", 1)
+	for zone, shown := range map[*process]string{east: "9s", west: "5s"} {
+		planned := zone.commandWith(added, "plan", "-f", "-")
+		require.Equal(t, 1, planned.code, planned.stderr)
+		require.Contains(t, planned.stdout, `Timeout /connectTimeout: none → "`+shown+`" by slow`)
+	}
+	refused := global.commandWith(strings.Replace(staged, "5s", "7s", 1), "plan", "-f", "-")
+	require.Equal(t, 3, refused.code, refused.stdout)
+	require.Contains(t, refused.stderr, "is being changed by rollout "+rollout)
+	global.must("rollout", "abort", rollout)
+	global.must("delete", "Timeout", "slow")
 
 	r := global.commandWith(planDeny, "plan", "-f", "-")
 	require.Equal(t, 1, r.code, r.stderr)
