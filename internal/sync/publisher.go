@@ -302,7 +302,9 @@ func (p *publisher) bookmarkAt() time.Time {
 	} else if soon := p.told.Add(p.pacing.bookmarkEvery); !p.told.IsZero() && soon.Before(due) {
 		due = soon
 	}
-	return due.Truncate(p.pacing.align)
+	// Truncate drops the monotonic reading, without which a clock that is set back puts the
+	// bookmark off.
+	return due.Add(due.Truncate(p.pacing.align).Sub(due))
 }
 
 // deadline is when next has to be called again even if nothing happens; zero

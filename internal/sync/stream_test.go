@@ -107,6 +107,17 @@ func TestConnectedZoneFollowsARestore(t *testing.T) {
 	})
 }
 
+// TestBookmarksAreDueByTheMonotonicClock: a clock that is set back does not put bookmarks
+// off, without which a zone gives its server up.
+func TestBookmarksAreDueByTheMonotonicClock(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	p := newPublisher(defaultPacing(), g.feed, g.store.View)
+	p.bookmarked = time.Now()
+	due := p.bookmarkAt()
+	require.NotEqual(t, due.Round(0), due, "it has no monotonic reading")
+	require.Equal(t, due.Round(0), due.Truncate(p.pacing.align), "many are due together")
+}
+
 // TestBookmarksWhenDue: a bookmark follows within a second of a change, synced or not, and
 // comes every second while the zone is awaited.
 func TestBookmarksWhenDue(t *testing.T) {
