@@ -235,7 +235,9 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 	}
 	out.Phase, out.Stage, out.Reason, out.Author = string(spec.Status.Phase), spec.Status.Stage, spec.Status.Reason, spec.Status.Author
 	for _, mesh := range spec.Status.SkippedTests {
-		out.SkippedTests = append(out.SkippedTests, string(mesh))
+		if s.cfg.Access.ReadKey(ctx, meshTestKey(mesh)) == nil {
+			out.SkippedTests = append(out.SkippedTests, string(mesh))
+		}
 	}
 	out.Since, out.Settled = encodeTime(spec.Status.Began()), encodeTime(spec.Status.SettledSince())
 	for i := range spec.Changes {
@@ -250,8 +252,10 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 		})
 	}
 	zonesAll := s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindZone}) == nil
+	if !zonesAll || !s.readsChanged(ctx, spec) {
+		out.Reason = "" // it may name zones, and what is in the meshes
+	}
 	if !zonesAll {
-		out.Reason = "" // it may name zones
 		out.Options.HaltOn = s.hideZones(ctx, out.Options.Stages, out.Options.HaltOn)
 	}
 	if spec.Status.Phase.Finished() {
@@ -277,6 +281,22 @@ func (s *Rollouts) show(ctx context.Context, r *resource.Resource, o rollout.Obs
 		out.Zones = append(out.Zones, shown)
 	}
 	return out
+}
+
+// readsChanged reports whether the caller reads everything that the tests of the meshes
+// which a rollout changes can name.
+func (s *Rollouts) readsChanged(ctx context.Context, spec *resource.Rollout) bool {
+	for i := range spec.Changes {
+		key := spec.Changes[i].Key()
+		mesh := key.Mesh
+		if key.Kind == resource.KindMesh {
+			mesh = resource.MeshName(key.Name)
+		}
+		if mesh != "" && !s.readsTests(ctx, mesh) {
+			return false
+		}
+	}
+	return true
 }
 
 // hideZones replaces the zones in stages that the caller may not read, and a condition,

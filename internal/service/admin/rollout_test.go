@@ -362,6 +362,32 @@ func TestWhatRolloutsHide(t *testing.T) {
 	require.Equal(t, o.HaltOn, listed.GetRollouts()[0].GetOptions().GetHaltOn())
 }
 
+// Who may not read all of a mesh is not told which of its tests keep a rollout from going
+// on, nor of which mesh they are skipped.
+func TestReasonsOfMeshesThatMayNotBeRead(t *testing.T) {
+	s := newGranted(t)
+	_, rollouts := rollingOn(t, s)
+	s.must("mesh demo", message("Mesh", "", "demo", securedMesh), allow("web", "web", "backend"), lasting("soon", "5s"), carriedTests(carriedSpec))
+	s.must("roles",
+		message("AccessRole", "", "looks", `{"rules": [{"types": ["Rollout", "Zone"], "access": ["READ"]}]}`),
+		message("AccessRole", "", "reads", `{"rules": [{"mesh": "demo", "access": ["READ"]}, {"types": ["Mesh"], "access": ["READ"]}]}`),
+		message("AccessRoleBinding", "", "looks", `{"subjects": [{"type": "User", "name": "lea"}, {"type": "User", "name": "max"}], "roles": ["looks"]}`),
+		message("AccessRoleBinding", "", "reads", `{"subjects": [{"type": "User", "name": "max"}], "roles": ["reads"]}`))
+	_, err := s.ApplyBatch(root, &meridianv1.ApplyRequest{RequestId: "1", SkipTests: true, Resources: []*meridianv1.Resource{lasting("late", "45s")}, Rollout: canary("r")})
+	require.NoError(t, err)
+	r, _ := s.View().Get(rollout.Key("r"))
+	halted, err := rollout.Halt(r, s.cfg.Now(), `"answers come soon": by late`)
+	require.NoError(t, err)
+	s.change(store.Put(halted))
+	for who, reads := range map[string]bool{"lea": false, "max": true} {
+		listed, err := rollouts.ListRollouts(user(who), &meridianv1.ListRolloutsRequest{})
+		require.NoError(t, err)
+		shown := listed.GetRollouts()[0]
+		require.Equal(t, reads, shown.GetReason() != "", who)
+		require.Equal(t, reads, len(shown.GetSkippedTests()) == 1, who)
+	}
+}
+
 // The request id of a completion names the rollout: the histories of what it writes have it.
 func TestACompletionIsNamed(t *testing.T) {
 	s, rollouts := rolling(t)
