@@ -156,8 +156,25 @@ func TestVersionsThatCarryNothingUsable(t *testing.T) {
 	_, cluster, _ := strings.Cut(c.versions[xds.Cluster], carries)
 	_, hosts, _ := strings.Cut(packed(xds.Route, routes("r", maxCarriedHosts+1)), carries)
 	require.NotEmpty(t, hosts)
+	left := func(n int) string {
+		var names []string
+		for i := range n {
+			names = append(names, "left"+strconv.Itoa(i))
+		}
+		config, err := withUnmatched(made(t, routes("r", 1)), names)
+		require.NoError(t, err)
+		m, err := config.Message()
+		require.NoError(t, err)
+		_, carried, _ := strings.Cut(packed(xds.Route, m), carries)
+		return carried
+	}
+	all, ok = c.stream.unpacked(xds.Route, left(maxSpares))
+	require.True(t, ok)
+	require.Len(t, all["r"].variant.spares, maxSpares)
+	require.Greater(t, sizeOf(all["r"].held), len(all["r"].held.Body)+maxSpares*perUse, "what it refers to is counted")
 	for name, carried := range map[string]string{
 		"nothing": "", "no base64": "%", "not packed": "aGVsbG8", "cut": good[:len(good)/2], "another type": cluster, "many hosts": hosts,
+		"more clusters without calls than are kept": left(maxSpares + 1),
 		"unpacks to more": base64.RawURLEncoding.EncodeToString(out.Bytes()), "long": strings.Repeat("A", maxCarriedBytes+1),
 	} {
 		_, ok := c.stream.unpacked(xds.Route, carried)

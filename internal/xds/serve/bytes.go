@@ -13,6 +13,7 @@ const (
 	// perResource is a resource that the set does not have, beside its texts and body,
 	// perRejection what is kept of a rejection.
 	perResource, perRejection = 192, 224
+	perUse                    = 40 // what a resource refers to
 )
 
 // Bytes returns how much memory the stream takes, about: what the client has named, and
@@ -58,7 +59,7 @@ func sizeOf(r *xds.Resource) int {
 	if r == nil {
 		return 0
 	}
-	return perResource + len(r.Name) + len(r.Version) + len(r.Body)
+	return perResource + len(r.Name) + len(r.Version) + len(r.Body) + perUse*len(r.Uses)
 }
 
 // Bytes returns how much memory the rejections take, and what streams left, about.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/flate"
 	"encoding/base64"
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -134,6 +135,9 @@ func (s *Stream) unpacked(typ xds.Type, carried string) (all map[string]had, ok 
 	return all, true
 }
 
+// errSpares: this zone names fewer clusters that calls have left.
+var errSpares = errors.New("too many clusters without calls")
+
 // variantOf returns which of the clusters that routes name only routes name which never
 // match, as withUnmatched makes them. They count as left by calls just now.
 func (s *Stream) variantOf(config *routev3.RouteConfiguration, held *xds.Resource) (variant, error) {
@@ -148,9 +152,13 @@ func (s *Stream) variantOf(config *routev3.RouteConfiguration, held *xds.Resourc
 	}
 	v := variant{base: base}
 	for _, used := range held.Uses {
-		if used.Type == xds.Cluster && !slices.Contains(base.Uses, used) {
-			v.spares = spared(v.spares, used.Name, s.now)
+		if _, calls := slices.BinarySearchFunc(base.Uses, used, xds.Ref.Compare); calls || used.Type != xds.Cluster {
+			continue
 		}
+		if len(v.spares) == maxSpares {
+			return variant{}, errSpares
+		}
+		v.spares = spared(v.spares, used.Name, s.now)
 	}
 	return v, nil
 }
