@@ -44,7 +44,7 @@ var rules = []rule{
 	// Verbs of people for processes.
 	{pattern: `mend(s|ed|ing)?`, instead: "fix, repair"},
 	{pattern: `beckon(s|ed|ing)?`, instead: "wake"},
-	{pattern: `murmur(s|ed|ing)?`, instead: "log at debug level", allowed: []string{"internal/resource", "internal/xds", "test/rows"}},
+	{pattern: `murmur(s|ed|ing)?`, instead: "log at debug level", allowed: []string{"internal/resource", "internal/xds", "test/envoy", "test/rows"}},
 	{pattern: `estranged?`, instead: "track the handshake"},
 	{pattern: `hands out its authority`, instead: "can issue certificates"},
 	{pattern: `refuses? to`, instead: "does not; non-goals"},
