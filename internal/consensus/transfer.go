@@ -149,9 +149,7 @@ func (n *transfers) caughtUp(ctx context.Context, candidates []raft.Server) (raf
 	ctx, cancel := context.WithTimeout(ctx, n.raft.ReloadableConfig().ElectionTimeout)
 	defer cancel()
 	term, last, asked := n.raft.CurrentTerm(), n.raft.LastIndex(), n.endpoint.BeginRead()
-	if err := n.verifyLeadership(ctx); err != nil {
-		return raft.Server{}, err
-	}
+	n.askFollowers()
 	for {
 		more, answer, moved := n.endpoint.TakenMore(), n.endpoint.Changed(), n.moved.Wait()
 		if n.raft.State() != raft.Leader {
@@ -194,9 +192,9 @@ func (n *transfers) yieldLeadership() {
 // handoverGrace is how long a stop waits for raft's answers to transfers.
 const handoverGrace = 2 * time.Second
 
-// unanswered counts what raft was asked and has not answered: to transfer leadership
-// and to confirm it. Raft never answers what it had not begun when it ended, or was
-// asked after that: a disk without space may end it, or keep it from beginning.
+// unanswered counts the transfers of leadership that raft was asked for and has not
+// answered. Raft never answers one that it had not begun when it ended: a disk without
+// space may end it, or keep it from beginning.
 type unanswered struct {
 	mu    sync.Mutex
 	open  int
