@@ -193,6 +193,26 @@ func TestVersionsThatCarryNothingUsable(t *testing.T) {
 	require.Equal(t, "hash", packed(xds.Route, &routev3.RouteConfiguration{Name: "server"}), "it leads nowhere")
 }
 
+// A gRPC server, which asks for no clusters, is sent its permissions at once by a zone that
+// has just started.
+func TestPermissionsOfAServerDoNotWaitForClusters(t *testing.T) {
+	allowed := setOf(t, 1, routesOf(t, "in", 1), listenerOf(t, "l", 1, "in"))
+	denied := setOf(t, 2, routesOf(t, "in", 2), listenerOf(t, "l", 1, "in"))
+	c := converse(t, false, allowed)
+	c.ask(xds.Listener, Request{Names: []string{"l"}})
+	c.sends("LDS l")
+	c.acks(xds.Listener, "l")
+	c.ask(xds.Route, Request{Names: []string{"in"}})
+	c.sends("RDS in")
+	c.acks(xds.Route, "in")
+
+	c.stream = New(Config{Drain: drain, Memory: &Memory{}})
+	c.stream.SetTarget(denied)
+	c.ask(xds.Listener, Request{Names: []string{"l"}, Version: c.versions[xds.Listener]})
+	c.ask(xds.Route, Request{Names: []string{"in"}, Version: c.versions[xds.Route]})
+	c.sends("LDS l", "RDS in")
+}
+
 func TestWhatStreamsLeaveIsBounded(t *testing.T) {
 	c := gRPC(t)
 	memory := c.stream.cfg.Memory

@@ -135,11 +135,13 @@ const delay = 100 * time.Millisecond
 
 // startOver returns what to send to a client that has routes which are not known here: its
 // version carries none, or too much. That is the target, with clusters that are new to the
-// client. Nothing can introduce them. So calls by routes to them wait for a moment between the choice of the cluster and
-// that of a server: gRPC can use the cluster by then.
+// client. Nothing can introduce them. So calls by routes to them wait for a moment between
+// the choice of the cluster and that of a server: gRPC can use the cluster by then. Routes to
+// no cluster, such as those of a server with its permissions, wait for nothing.
 func (s *Stream) startOver(name string, e *entry, target *xds.Resource) (c *change, wait bool) {
 	clusters := &s.types[xds.Cluster]
-	if !clusters.asked && s.early() {
+	toCluster := func(used xds.Ref) bool { return used.Type == xds.Cluster }
+	if !clusters.asked && slices.ContainsFunc(target.Uses, toCluster) && s.early() {
 		return nil, true
 	}
 	if ready, stuck := s.ready(target); !ready {
@@ -147,7 +149,7 @@ func (s *Stream) startOver(name string, e *entry, target *xds.Resource) (c *chan
 	}
 	var unknown []string
 	for _, used := range target.Uses {
-		if used.Type == xds.Cluster && !s.subscribed(clusters, used.Name) {
+		if toCluster(used) && !s.subscribed(clusters, used.Name) {
 			unknown = append(unknown, used.Name)
 		}
 	}
