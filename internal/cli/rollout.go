@@ -381,9 +381,10 @@ func (a *app) printRollouts(f print.Format, name string, listed *meridianv1.List
 	return a.Table(t)
 }
 
-// haltReason is why a rollout has halted, as far as the caller may know.
+// haltReason is why a rollout has halted, as far as the caller may know, in one line: a
+// condition may have several.
 func haltReason(r *meridianv1.Rollout) string {
-	return cmp.Or(r.GetReason(), "the reason may not be read")
+	return cmp.Or(strings.Join(strings.Fields(r.GetReason()), " "), "the reason may not be read")
 }
 
 // inState counts the zones of a rollout in a state.
@@ -402,7 +403,8 @@ func (a *app) describeRollout(r *meridianv1.Rollout) error {
 	var b strings.Builder
 	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(&b, "%-10s %s\n", name+":", value)
+			// What another caller wrote never looks like a line of this page.
+			fmt.Fprintf(&b, "%-10s %s\n", name+":", strings.ReplaceAll(value, "\n", "\n"+strings.Repeat(" ", 11)))
 		}
 	}
 	line(string(resource.KindRollout), v.Name)

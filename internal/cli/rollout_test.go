@@ -91,6 +91,13 @@ west    unchanged  in-sync     -
 	out = h.run("status")
 	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stdout, "\n  rollout slow has halted: zone.lag > 9 is true of zone canary\n")
+	fake.rollout.Options.HaltOn = "zone.name != '''\nPhase:     Completed\n'''"
+	fake.rollout.Reason = fake.rollout.Options.HaltOn + " is true of zone canary"
+	for _, command := range [][]string{{"rollout", "status", "slow"}, {"status"}} {
+		out = h.run(command...)
+		require.NotContains(t, out.stdout+out.stderr, "\nPhase:     Completed", "a condition forges no line")
+		require.Contains(t, out.stdout+out.stderr, "rollout slow has halted: zone.name != ''' Phase: Completed ''' is true of zone canary\n")
+	}
 	require.Equal(t, "rollout slow: Aborted\nrevision 1852\n", h.ok("rollout", "abort", "slow"))
 	require.NotContains(t, h.ok("__complete", "rollout", "abort", ""), "slow")
 }
