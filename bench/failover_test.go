@@ -33,8 +33,8 @@ func BenchmarkFailover(b *testing.B) {
 			transferred.add(ours.gap(b, func(leader *global) { leader.stop(); ours.revive(b, leader) }))
 		}
 	}
-	target(b, "kill-gap-p50-ms", killed.p50(), 1100)
-	target(b, "kill-gap-p99-ms", killed.p99(), 1600)
+	target(b, "kill-gap-p50-ms", killed.p50(), 400)
+	target(b, "kill-gap-p99-ms", killed.p99(), 800)
 	target(b, "transfer-gap-p50-ms", handed.p50(), 100)
 	target(b, "transfer-gap-max-ms", handed.worst(), 100)
 	target(b, "stop-gap-p50-ms", transferred.p50(), 100)

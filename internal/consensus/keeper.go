@@ -27,9 +27,11 @@ const (
 type keeper struct {
 	*core
 	snapshots *raftlog.Snapshots
-	// mu guards slow, which is how long a small write takes.
-	mu   sync.Mutex
-	slow time.Duration
+	// mu guards the rest. slow is how long a small write takes; hastened says that the
+	// leader is waited for no longer than its lease.
+	mu       sync.Mutex
+	slow     time.Duration
+	hastened bool
 }
 
 // cut takes snapshots, with which raft cuts the log, until ctx ends.
@@ -97,8 +99,26 @@ func (k *keeper) tune() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.slow = max(k.log.Slowest(), k.slow/2) // soon forgotten: a disk that is fast again needs no long elections
+	k.reloadLocked()
+}
+
+// hasten makes raft wait for a leader no longer than its lease, or as long as it is
+// configured to again.
+func (k *keeper) hasten(now bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hastened = now
+	k.reloadLocked()
+}
+
+// reloadLocked gives raft the settings that differ from those it has.
+func (k *keeper) reloadLocked() {
 	now := k.raft.ReloadableConfig()
 	want := now
+	want.HeartbeatTimeout = k.cfg.Timing.Heartbeat
+	if k.hastened {
+		want.HeartbeatTimeout = k.cfg.Timing.Lease // raft allows no less
+	}
 	want.ElectionTimeout = min(max(k.cfg.Timing.Heartbeat, electionWrites*k.slow), max(k.cfg.Timing.Heartbeat, maxElection))
 	want.TrailingLogs = k.cfg.Snapshots.TrailingLogs
 	if most := k.cfg.Snapshots.TrailingBytes; most > 0 {

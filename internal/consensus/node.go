@@ -27,9 +27,10 @@ type Node struct {
 	*restorer
 	*joiner
 	*transfers
-	disk   *diskGuard
-	keeper *keeper
-	pilot  *pilot
+	disk      *diskGuard
+	keeper    *keeper
+	suspicion *suspicion
+	pilot     *pilot
 
 	peerServer *raftnet.Server // nil without a network
 	closeOnce  sync.Once
@@ -43,6 +44,7 @@ func newNode(cfg Config, st *store.Store) *Node {
 	n := &Node{core: c, reader: &reader{c}, transfers: &transfers{c}}
 	n.disk = &diskGuard{core: c, transfers: n.transfers}
 	n.keeper = &keeper{core: c}
+	n.suspicion = &suspicion{core: c, keeper: n.keeper}
 	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader, space: semaphore.NewWeighted(proposalBytes)}
 	n.proposer.formats = &formats{core: c, known: map[raft.ServerID]knownFormat{}}
 	n.members = &members{core: c, transfers: n.transfers, contacts: newContacts(), changing: make(chan struct{}, 1)}
@@ -157,6 +159,7 @@ func (n *Node) run(notify <-chan bool) {
 		n.servePeers()
 		n.background.Go(func() { n.members.observeHeartbeats(n.stopping) })
 		n.background.Go(func() { n.pilot.run(n.stopping) })
+		n.background.Go(func() { n.suspicion.watch(n.stopping) })
 		n.upkeep.Go(func() { n.joiner.catchUp(n.upkeeping) })
 		n.upkeep.Go(func() { n.joiner.maintainMembership(n.upkeeping) })
 	}
@@ -222,7 +225,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.watchStorage()
 	n.keeper.snapshots = snapshots
 	n.endpoint.Complete(n.log.Complete)
-	n.endpoint.Campaigning(n.campaigning, n.electionTimeout)
+	n.endpoint.Campaigning(n.campaigning, n.electionTimeout, n.suspicion.standBack)
 	n.endpoint.Replicating(n.replicating)
 	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete}
 	var newer error // why a snapshot is for a newer release to restore

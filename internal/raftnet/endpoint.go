@@ -24,9 +24,10 @@ type Endpoint struct {
 	// complete adds the data of entries that come without.
 	complete func(*raft.Log) (*raft.Log, error)
 	// campaigning says whether this server campaigns in a term, electionTimeout how
-	// long an election may last.
-	campaigning     func(term uint64) bool
-	electionTimeout func() time.Duration
+	// long an election may last, standBack for how long it is not this server's turn to
+	// ask for votes.
+	campaigning                func(term uint64) bool
+	electionTimeout, standBack func() time.Duration
 	// replicating says whether this server leads in a term a cluster that has a member
 	// at an address.
 	replicating func(term uint64, id raft.ServerID, at raft.ServerAddress) bool
@@ -68,7 +69,7 @@ func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 	return &Endpoint{
 		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{}, taken: map[raft.ServerID]position{},
 		complete:    func(entry *raft.Log) (*raft.Log, error) { return entry, nil },
-		campaigning: func(uint64) bool { return false }, electionTimeout: func() time.Duration { return 0 },
+		campaigning: func(uint64) bool { return false }, electionTimeout: func() time.Duration { return 0 }, standBack: func() time.Duration { return 0 },
 		replicating: func(uint64, raft.ServerID, raft.ServerAddress) bool { return false },
 		consumer:    make(chan raft.RPC), done: make(chan struct{}),
 	}

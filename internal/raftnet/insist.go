@@ -1,6 +1,7 @@
 package raftnet
 
 import (
+	"errors"
 	"io"
 	"time"
 
@@ -101,8 +102,15 @@ func (w *Endpoint) RequestVote(id raft.ServerID, target raft.ServerAddress, args
 // RequestPreVote asks whether a vote would be given, again and again as long as this
 // server campaigns and the voter does not agree, which it may do as soon as it has
 // missed the leader itself. Raft asks under the same term in the next election, so
-// that each question ends after the time of one.
+// that each question ends after the time of one. The first question is asked when it is
+// this server's turn to campaign.
 func (w *Endpoint) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if wait := w.standBack(); wait > 0 {
+		time.Sleep(wait)
+		if !w.campaigning(args.Term - 1) {
+			return errNotCampaigning
+		}
+	}
 	began := time.Now()
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		*resp = raft.RequestPreVoteResponse{}
@@ -114,8 +122,12 @@ func (w *Endpoint) RequestPreVote(id raft.ServerID, target raft.ServerAddress, a
 	}
 }
 
-// Campaigning is told how to find out whether this server campaigns in a term, and
-// how long an election may last. To be called before raft runs.
-func (w *Endpoint) Campaigning(campaigning func(term uint64) bool, timeout func() time.Duration) {
-	w.campaigning, w.electionTimeout = campaigning, timeout
+// errNotCampaigning is why a vote was not asked for.
+var errNotCampaigning = errors.New("this server does not campaign any more")
+
+// Campaigning is told how to find out whether this server campaigns in a term, how
+// long an election may last, and for how long other servers are still to be the only
+// ones that campaign. To be called before raft runs.
+func (w *Endpoint) Campaigning(campaigning func(term uint64) bool, timeout, standBack func() time.Duration) {
+	w.campaigning, w.electionTimeout, w.standBack = campaigning, timeout, standBack
 }

@@ -177,7 +177,7 @@ func TestVotersAreAskedAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				w := NewEndpoint(&voter{until: began.Add(5 * time.Second), err: c.err}, noHint)
-				w.Campaigning(func(term uint64) bool { return term == 7 || term == 6 }, func() time.Duration { return election })
+				w.Campaigning(func(term uint64) bool { return term == 7 || term == 6 }, func() time.Duration { return election }, func() time.Duration { return 0 })
 				granted, err := c.ask(w)
 				require.NoError(t, err)
 				require.True(t, granted)
@@ -185,14 +185,14 @@ func TestVotersAreAskedAgain(t *testing.T) {
 
 				over := time.Now().Add(election / 2)
 				w = NewEndpoint(&voter{until: began.Add(time.Hour), err: c.err}, noHint)
-				w.Campaigning(func(uint64) bool { return time.Now().Before(over) }, func() time.Duration { return election })
+				w.Campaigning(func(uint64) bool { return time.Now().Before(over) }, func() time.Duration { return election }, func() time.Duration { return 0 })
 				granted, err = c.ask(w)
 				require.Equal(t, c.err, err)
 				require.False(t, granted)
 				require.WithinDuration(t, over, time.Now(), maxRetry, "the election is over")
 
 				if began = time.Now(); strings.Contains(name, "pre-vote") {
-					w.Campaigning(func(uint64) bool { return true }, func() time.Duration { return election })
+					w.Campaigning(func(uint64) bool { return true }, func() time.Duration { return election }, func() time.Duration { return 0 })
 					_, err = c.ask(w)
 					require.Equal(t, c.err, err)
 					require.WithinDuration(t, began.Add(election), time.Now(), maxRetry, "raft has begun the next")
@@ -200,6 +200,28 @@ func TestVotersAreAskedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestServersTakeTurnsToCampaign: a server asks for no votes before its turn, and not at
+// all if another has won until then.
+func TestServersTakeTurnsToCampaign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turn := time.Now().Add(150 * time.Millisecond)
+		w := NewEndpoint(&voter{until: time.Now()}, noHint)
+		standBack := func() time.Duration { return time.Until(turn) }
+		w.Campaigning(func(uint64) bool { return true }, func() time.Duration { return time.Minute }, standBack)
+		granted, err := preVote(w)
+		require.NoError(t, err)
+		require.True(t, granted)
+		require.Equal(t, turn, time.Now())
+
+		turn = time.Now().Add(time.Second)
+		won := time.Now().Add(time.Millisecond)
+		w.Campaigning(func(uint64) bool { return time.Now().Before(won) }, func() time.Duration { return time.Minute }, standBack)
+		granted, err = preVote(w)
+		require.ErrorIs(t, err, errNotCampaigning)
+		require.False(t, granted)
+	})
 }
 
 func preVote(w *Endpoint) (granted bool, err error) {

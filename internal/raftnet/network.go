@@ -28,8 +28,12 @@ type Network interface {
 	// once it has proved who it is.
 	Dial(ctx context.Context, addr string) (net.Conn, error)
 	// Meet reaches a server for raft's messages and returns once it has proved who it
-	// is, for Config.Met.
+	// is, for Config.Met. That no process listens at the address is
+	// syscall.ECONNREFUSED.
 	Meet(ctx context.Context, server raft.ServerID, addr string) error
+	// Ended returns a channel that is closed when a connection that a peer opened for
+	// raft's messages has ended, by either side.
+	Ended() <-chan struct{}
 	// Recheck decides again about the peers of all open connections, and ends those
 	// of peers that would not be accepted now.
 	Recheck()

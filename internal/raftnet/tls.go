@@ -154,6 +154,8 @@ type tlsNetwork struct {
 	transport *safeTransport
 	// raft and calls are handed the connections of their protocol.
 	raft, calls *handoff
+	// ended wakes when one of those that raft was handed ends.
+	ended Signal
 
 	// accepting ends with stop, and every handshake with it; users are the
 	// goroutines that do both.
@@ -287,6 +289,7 @@ func (n *tlsNetwork) handshake(ctx context.Context, conn *tlsConn) {
 		_ = conn.abort()
 		return
 	}
+	conn.forRaft = to == n.raft
 	if !to.hand(ctx, conn) {
 		_ = conn.abort()
 	}
@@ -456,6 +459,9 @@ func (n *tlsNetwork) Meet(ctx context.Context, server raft.ServerID, addr string
 	return conn.Close()
 }
 
+// Ended tells of connections that raft was handed and has closed.
+func (n *tlsNetwork) Ended() <-chan struct{} { return n.ended.Wait() }
+
 // Accept returns the next connection for raft.
 func (s raftStream) Accept() (net.Conn, error) { return s.tlsNetwork.raft.Accept() }
 
@@ -507,17 +513,22 @@ func (d *handoff) Close() error {
 	return nil
 }
 
-// peerConn is a connection that ends with the network.
+// tlsConn is a connection that ends with the network.
 type tlsConn struct {
 	*tls.Conn
 	network *tlsNetwork
 	// place is where it stands among the handshaking; nil once it is none.
 	place *list.Element
+	// forRaft says that it was accepted, for raft's messages.
+	forRaft bool
 }
 
 // Close ends the connection.
 func (c *tlsConn) Close() error {
 	c.network.forget(c)
+	if c.forRaft {
+		c.network.ended.Wake()
+	}
 	return c.Conn.Close()
 }
 

@@ -9,7 +9,9 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -202,4 +204,79 @@ func TestACertificateIsKnownByItsKey(t *testing.T) {
 	require.NoError(t, ask(answering(t, identified(ca.Config(t, "two")))), "another key")
 	revoked.Store(shown)
 	require.Error(t, ask(answering(t, identified(ca.Config(t, "two")))), "of the server")
+}
+
+// TestOnlyAnAddressWithoutAProcessRefuses: that a server is gone is told apart from one
+// that does not answer, and from one that does not accept the caller.
+func TestOnlyAnAddressWithoutAProcessRefuses(t *testing.T) {
+	ca := raftnettest.NewAuthority(t)
+	network, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "two")}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	trans := network.Transport(func() Identity { return Identity{Server: "two", Cluster: "cluster"} })
+	defer func() {
+		require.NoError(t, trans.Close())
+		require.NoError(t, network.Close())
+	}()
+	refused := func(addr string, patience time.Duration) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		err := network.Meet(ctx, "one", addr)
+		require.Error(t, err)
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // a process that is stopped takes connections too
+	require.NoError(t, err)
+	require.False(t, refused(silent.Addr().String(), 50*time.Millisecond), "it does not answer")
+	require.NoError(t, silent.Close())
+
+	unknown, stop := answeringUntil(t, Config{Addr: "127.0.0.1:0", TLS: raftnettest.NewAuthority(t).Config(t, "one")})
+	require.False(t, refused(string(unknown.LocalAddr()), RPCTimeout), "it cannot prove who it is")
+	stop()
+
+	server, stop := answeringUntil(t, Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "one")})
+	require.NoError(t, network.Meet(t.Context(), "one", string(server.LocalAddr())))
+	stop()
+	require.True(t, refused(string(server.LocalAddr()), RPCTimeout), "no process is there")
+}
+
+// TestEndedConnectionsAreTold: as soon as a peer is gone, and not of connections that
+// carried calls.
+func TestEndedConnectionsAreTold(t *testing.T) {
+	ca := raftnettest.NewAuthority(t)
+	network, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "two")}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	trans := network.Transport(func() Identity { return Identity{Server: "two", Cluster: "cluster"} })
+	defer func() {
+		require.NoError(t, trans.Close())
+		require.NoError(t, network.Close())
+	}()
+	peer, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "one")}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	peerTrans := peer.Transport(func() Identity { return Identity{Server: "one", Cluster: "cluster"} })
+
+	ended := network.Ended()
+	calls, err := peer.Dial(t.Context(), string(trans.LocalAddr()))
+	require.NoError(t, err)
+	accepted, err := network.Listener().Accept()
+	require.NoError(t, err)
+	require.NoError(t, accepted.Close())
+	_ = calls.Close() // the other end is gone
+	select {
+	case <-ended:
+		require.FailNow(t, "a connection for calls has ended")
+	default:
+	}
+
+	asked := make(chan error, 1)
+	go func() {
+		var response raft.RequestVoteResponse
+		asked <- peerTrans.RequestVote("two", trans.LocalAddr(), &raft.RequestVoteRequest{Term: 7}, &response)
+	}()
+	rpc := <-trans.Consumer()
+	rpc.Respond(&raft.RequestVoteResponse{Term: 7}, nil)
+	require.NoError(t, <-asked)
+	require.NoError(t, peerTrans.Close())
+	require.NoError(t, peer.Close())
+	<-ended
 }

@@ -22,6 +22,8 @@ type outcome struct {
 	violations []history.Violation
 	virtual    time.Duration
 	faults     int
+	// term is the newest of the servers: it counts the elections.
+	term uint64
 }
 
 // simulate runs a world for some virtual time and checks its history.
@@ -40,6 +42,11 @@ func simulate(t *testing.T, seed uint64, p plan, run func(*world) (faults int)) 
 		w.liveness()
 		w.settle()
 		out.virtual = w.rec.Now()
+		for _, s := range w.servers {
+			if p := s.process(); p != nil {
+				out.term = max(out.term, p.node.Status().Term)
+			}
+		}
 		w.end()
 		out.history, out.violations = w.rec.Finish(true), w.violations
 	})
@@ -53,7 +60,7 @@ func simulate(t *testing.T, seed uint64, p plan, run func(*world) (faults int)) 
 func (o outcome) require(t *testing.T, how string) {
 	t.Helper()
 	c := o.history.Count()
-	t.Logf("%s: %s of virtual time, %d faults: %+v", how, o.virtual.Round(time.Second), o.faults, c)
+	t.Logf("%s: %s of virtual time, %d faults, term %d: %+v", how, o.virtual.Round(time.Second), o.faults, o.term, c)
 	if len(o.violations) == 0 {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -29,7 +30,9 @@ const Latency = 100 * time.Microsecond
 type Network struct {
 	mu sync.Mutex
 	// at are the servers that are up, by raft address.
-	at    map[string]*endpoint
+	at map[string]*endpoint
+	// names are those of the servers that were last at an address.
+	names map[string]string
 	links map[link]fault
 	// changed is closed and replaced when links or servers change.
 	changed chan struct{}
@@ -46,7 +49,7 @@ type fault struct {
 
 // NewNetwork returns a network without servers.
 func NewNetwork() *Network {
-	return &Network{at: map[string]*endpoint{}, links: map[link]fault{}, changed: make(chan struct{})}
+	return &Network{at: map[string]*endpoint{}, names: map[string]string{}, links: map[link]fault{}, changed: make(chan struct{})}
 }
 
 // Node returns the way of a server to the others, for one consensus.Config. Its
@@ -60,6 +63,7 @@ func (n *Network) NodeAt(name, addr string) raftnet.Network {
 	n.mu.Lock()
 	before := n.at[addr]
 	n.at[addr] = e
+	n.names[addr] = name
 	n.changedLocked()
 	n.mu.Unlock()
 	if before != nil {
@@ -153,7 +157,7 @@ func (n *Network) find(addr string) (*endpoint, error) {
 	defer n.mu.Unlock()
 	e, ok := n.at[addr]
 	if !ok {
-		return nil, fmt.Errorf("dial %s: connection refused", addr)
+		return nil, fmt.Errorf("dial %s: %w", addr, syscall.ECONNREFUSED)
 	}
 	return e, nil
 }
@@ -164,6 +168,11 @@ func (n *Network) forget(e *endpoint) {
 	defer n.mu.Unlock()
 	if n.at[e.addr] == e {
 		delete(n.at, e.addr)
+	}
+	for _, other := range n.at {
+		if !n.links[link{e.name, other.name}].cut { // else it does not learn of it
+			other.ended.Wake()
+		}
 	}
 	close(e.detached)
 	n.changedLocked()
@@ -221,6 +230,8 @@ type endpoint struct {
 	// self says who the node is, once it has asked for its transport.
 	self  atomic.Pointer[func() raftnet.Identity]
 	calls *listener
+	// ended wakes when another server is gone.
+	ended raftnet.Signal
 	// detached is closed when the server is gone or its node closed; users are
 	// the goroutines that move its connections' bytes.
 	detached chan struct{}
@@ -251,8 +262,47 @@ func (e *endpoint) use(f func()) error {
 	return nil
 }
 
-// Meet does nothing: there are no certificates.
-func (e *endpoint) Meet(context.Context, raft.ServerID, string) error { return nil }
+// Meet proves nothing, since there are no certificates. It is refused where no server
+// is, and takes as long as one message each way.
+func (e *endpoint) Meet(ctx context.Context, _ raft.ServerID, addr string) error {
+	for _, outward := range []bool{true, false} {
+		sent := time.Now()
+		for waiting := true; waiting; {
+			e.network.mu.Lock()
+			l, changed := link{e.name, e.network.names[addr]}, e.network.changed
+			if !outward {
+				l = link{l.to, l.from}
+			}
+			f := e.network.links[l]
+			e.network.mu.Unlock()
+			wait := time.Until(sent.Add(Latency + f.delay))
+			if waiting = f.cut || wait > 0; !waiting {
+				break
+			}
+			timer := time.NewTimer(max(wait, 0))
+			arrived := timer.C
+			if f.cut {
+				arrived = nil
+			}
+			select {
+			case <-arrived:
+			case <-changed:
+			case <-e.detached:
+				timer.Stop()
+				return errGone
+			case <-ctx.Done():
+				timer.Stop()
+				return fmt.Errorf("meet %s: %w", addr, context.Cause(ctx))
+			}
+			timer.Stop()
+		}
+	}
+	_, err := e.network.find(addr)
+	return err
+}
+
+// Ended tells that another server is gone.
+func (e *endpoint) Ended() <-chan struct{} { return e.ended.Wait() }
 
 // Transport carries raft's messages.
 func (e *endpoint) Transport(self func() raftnet.Identity) raftnet.Transport {
