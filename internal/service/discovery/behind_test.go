@@ -9,6 +9,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/server/limits"
 	"meridian/internal/xds"
@@ -66,6 +67,24 @@ func TestWhatAStreamHasYetToAccept(t *testing.T) {
 	}
 	require.Equal(t, enforce.Rejected, s.behind(3, false))
 	require.Equal(t, enforce.Pending, s.behind(4, true), "what it rejected may not be what it is to have")
+}
+
+// A stream is in its proxy's place before its first request has been taken. What touches the
+// proxy in between, such as its own registration, is looked at once that is done.
+func TestAStreamIsNotWorkedOnBeforeItsFirstRequest(t *testing.T) {
+	d := &Service{
+		cfg: Config{Budget: limits.NewPatient(1<<30, 1<<30, limits.XDSPatience, time.Now), Now: time.Now}, wake: make(chan struct{}, 1),
+		proxies: map[resource.Key]*proxy{}, queue: queue{streams: map[string][]*stream{}},
+	}
+	s := &stream{service: d, token: &token.Token{ID: "t"}}
+	s.ctx, s.end = context.WithCancelCause(t.Context())
+	key := resource.Key{Kind: resource.KindDataplane, Mesh: "m", Name: "a"}
+	require.NoError(t, d.place(s, key, "", func() {}))
+	d.touched([]resource.Key{key})
+	require.True(t, d.queue.empty())
+	s.begin()
+	require.Same(t, s, d.queue.pop())
+	require.True(t, s.stale)
 }
 
 // A stream that has ended is not refused anything, whatever has been given back already.

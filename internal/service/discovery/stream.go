@@ -66,9 +66,10 @@ type stream struct {
 	release func()
 	memory  *memory
 	// stale: the resources may have changed. due: there may be something to send.
-	// scheduled: the stream is in the queue, or worked on, or being sent to.
-	stale, due, scheduled, ended bool
-	timer                        *time.Timer
+	// scheduled: the stream is in the queue, or worked on, or being sent to. opened: its
+	// first request has been taken, and it can be worked on.
+	stale, due, scheduled, opened, ended bool
+	timer                                *time.Timer
 
 	mu       sync.Mutex // guards what follows; service.mu may be taken with it, not before it
 	machine  *serve.Stream
@@ -272,7 +273,7 @@ func (s *stream) open() error {
 	if err := s.handle(r); err != nil {
 		return err
 	}
-	s.schedule(true)
+	s.begin()
 	s.start((*stream).receiveAll)
 	return nil
 }
@@ -311,7 +312,7 @@ func (s *stream) receiveAll() error {
 		if err := s.handle(r); err != nil {
 			return err
 		}
-		s.schedule(false)
+		s.schedule()
 	}
 }
 
@@ -450,19 +451,26 @@ func (s *stream) behind(revision resource.Revision, busy bool) enforce.State {
 	return worst
 }
 
-// schedule has a worker look at the stream; stale: its resources may have changed.
-func (s *stream) schedule(stale bool) {
+// begin has workers look at the stream from now on: its first request has been taken.
+func (s *stream) begin() {
 	s.service.mu.Lock()
 	defer s.service.mu.Unlock()
-	s.stale = s.stale || stale
+	s.opened, s.stale = true, true
+	s.scheduleLocked()
+}
+
+// schedule has a worker look at the stream.
+func (s *stream) schedule() {
+	s.service.mu.Lock()
+	defer s.service.mu.Unlock()
 	s.due = true
 	s.scheduleLocked()
 }
 
-// scheduleLocked puts the stream in the queue if there is something to do and it is
-// not there already, or being sent to.
+// scheduleLocked puts the stream in the queue if it can be worked on, there is something
+// to do and it is not there already, or being sent to.
 func (s *stream) scheduleLocked() {
-	if !s.stale && !s.due || s.scheduled || s.ended {
+	if !s.opened || !s.stale && !s.due || s.scheduled || s.ended {
 		return
 	}
 	s.scheduled = true

@@ -141,7 +141,7 @@ func (s *stream) remind(after time.Duration, set bool) {
 		s.timer = nil
 	}
 	if set && !s.ended {
-		s.timer = time.AfterFunc(after, func() { s.schedule(false) })
+		s.timer = time.AfterFunc(after, s.schedule)
 	}
 }
 
