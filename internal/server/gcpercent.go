@@ -12,18 +12,20 @@ import (
 // docs/figures.md: see docs/adr/0022. A server that starts, or that collects more
 // than once a second, has the customary value; one that is idle a lower one, since
 // most of its memory stays; one with a large heap the lowest when it is idle, and
-// when it is busy one by which its garbage is bounded (docs/adr/0064).
+// when it is busy one by which its heap is bounded (docs/adr/0063).
 const (
 	percentBusy  = 100
 	percentIdle  = 40
 	percentLarge = 25
+	// percentMost is the most that a busy server with a large heap has.
+	percentMost = 150
 	// percentStep is by how much the value changes at least: setting it stops the world.
 	percentStep = 5
 	// largeHeap is a large heap, in live bytes.
 	largeHeap = 128 << 20
-	// maxGarbage bounds the garbage of a busy server with a large heap, in bytes, as far as
-	// percentLarge allows.
-	maxGarbage = 112 << 20
+	// maxHeap bounds the heap of a busy server when it is collected, live and garbage, in
+	// bytes, as far as percentLarge allows.
+	maxHeap = 512 << 20
 	// idleAfter is how long after its last burst of work a server is idle.
 	idleAfter = 3 * time.Second
 )
@@ -81,7 +83,8 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 	case large && idle:
 		percent = percentLarge
 	case large:
-		percent = max(int(maxGarbage*100/live)/percentStep*percentStep, percentLarge) //nolint:gosec // less than 100
+		garbage := maxHeap - min(live, maxHeap)
+		percent = min(max(int(garbage*100/live)/percentStep*percentStep, percentLarge), percentMost) //nolint:gosec // at most 300
 	case idle:
 		percent = percentIdle
 	}

@@ -35,18 +35,18 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 	require.Equal(t, []int{percentIdle}, set)
 	require.Equal(t, 1, released)
 	seconds(10, largeHeap, 1)
-	require.Equal(t, []int{85}, set)
+	require.Equal(t, []int{percentMost}, set)
 	require.Zero(t, released, "a large heap that is collected at all is in use")
-	for _, live := range []uint64{largeHeap + 1, 200 << 20, 300 << 20} {
+	for _, live := range []uint64{largeHeap + 1, 250 << 20, 380 << 20} {
 		seconds(10, live, 1)
-		require.LessOrEqual(t, live*uint64(p.percent)/100, uint64(maxGarbage)) //nolint:gosec // not negative
+		require.LessOrEqual(t, live+live*uint64(p.percent)/100, uint64(maxHeap)) //nolint:gosec // not negative
 		require.Greater(t, p.percent, percentLarge)
 	}
 	seconds(10, 1<<30, 1)
 	require.Equal(t, []int{percentLarge}, set, "what is alive may take so much more")
-	seconds(10, 200<<20, 1)
-	require.Equal(t, []int{55}, set)
-	seconds(10, 200<<20, 0)
+	seconds(10, 300<<20, 1)
+	require.Equal(t, []int{70}, set)
+	seconds(10, 300<<20, 0)
 	require.Equal(t, []int{percentLarge}, set)
 	require.Equal(t, 1, released)
 }
