@@ -11,6 +11,7 @@ import (
 
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -20,6 +21,9 @@ import (
 
 // ExportLogs is the method by which Envoy sends log entries to its agent.
 const ExportLogs = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+
+// ExportTraces is the method by which Envoy sends spans to its agent.
+const ExportTraces = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 const (
 	// maxReceivers bounds the addresses that take log entries at a time, and maxQueued the
@@ -49,8 +53,8 @@ type Logs struct {
 	cancel context.CancelFunc
 	// running are the goroutines of receivers.
 	running sync.WaitGroup
-	// collectors are those that entries are passed on to.
-	collectors *logCollectors
+	// forwarder passes entries and spans on to collectors.
+	forwarder *forwarder
 
 	mu        sync.Mutex
 	ended     bool
@@ -70,7 +74,7 @@ type logReceiver struct {
 // NewLogs returns the logs of an Envoy.
 func NewLogs(log *slog.Logger) *Logs {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Logs{log: log, dial: (&net.Dialer{Timeout: logTimeout}).DialContext, end: make(chan struct{}), ctx: ctx, cancel: cancel, receivers: map[string]*logReceiver{}, collectors: newLogCollectors(log)}
+	return &Logs{log: log, dial: (&net.Dialer{Timeout: logTimeout}).DialContext, end: make(chan struct{}), ctx: ctx, cancel: cancel, receivers: map[string]*logReceiver{}, forwarder: newForwarder(log)}
 }
 
 // Close sends what waits, for a second at most, and ends.
@@ -85,7 +89,7 @@ func (l *Logs) Close() {
 	defer stop.Stop()
 	l.running.Wait()
 	l.cancel()
-	l.collectors.close()
+	l.forwarder.close()
 }
 
 // Export takes the encoded entries of a call of ExportLogs, with its incoming metadata in
@@ -93,17 +97,34 @@ func (l *Logs) Close() {
 // they are but for texts that are no UTF-8, and otherwise to takers. The error is a status:
 // that of the collector, or INVALID_ARGUMENT for what are no entries.
 func (l *Logs) Export(ctx context.Context, data []byte, takers ...func(*logsv1.LogsData)) (answer []byte, err error) {
-	entries, data, err := readLogs(data)
+	entries := &logsv1.LogsData{} // it is the request of the method
+	data, err = readTelemetry(data, entries)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, "these are no log entries")
 	}
-	if to := metadata.ValueFromIncomingContext(ctx, xds.LogCollector); len(to) > 0 {
-		return l.collectors.pass(ctx, to[0], data)
+	if to := metadata.ValueFromIncomingContext(ctx, xds.Collector); len(to) > 0 {
+		return l.forwarder.pass(ctx, destination{ExportLogs, to[0]}, data)
 	}
 	for _, take := range takers {
 		take(entries)
 	}
 	return nil, nil
+}
+
+// ExportTraces passes the encoded spans of a call of ExportTraces on to the collector that
+// its incoming metadata, in ctx, name, as they are but for texts that are no UTF-8, and
+// returns its encoded answer. The error is a status: that of the collector, or
+// INVALID_ARGUMENT for what are no spans, or are for no collector.
+func (l *Logs) ExportTraces(ctx context.Context, data []byte) (answer []byte, err error) {
+	data, err = readTelemetry(data, &tracev1.TracesData{}) // it is the request of the method
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, "these are no spans")
+	}
+	to := metadata.ValueFromIncomingContext(ctx, xds.Collector)
+	if len(to) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "these spans are for no collector")
+	}
+	return l.forwarder.pass(ctx, destination{ExportTraces, to[0]}, data)
 }
 
 // Take takes entries. It does not wait for those who receive them.

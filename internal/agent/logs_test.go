@@ -203,12 +203,13 @@ func TestLogEntriesThatAreNoUTF8AreRead(t *testing.T) {
 	sent.ResourceLogs[0].ScopeLogs[0].LogRecords[0].TimeUnixNano = 7
 	data, err := proto.Marshal(sent)
 	require.NoError(t, err)
-	got, same, err := readLogs(data)
+	got := &logsv1.LogsData{}
+	same, err := readTelemetry(data, got)
 	require.NoError(t, err)
 	require.True(t, proto.Equal(sent, got))
 	require.Equal(t, data, same)
 
-	got, _, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
+	_, err = readTelemetry(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}), got)
 	require.NoError(t, err)
 	records := got.GetResourceLogs()[0].GetScopeLogs()[0].GetLogRecords()
 	require.Equal(t, "well", records[0].GetBody().GetStringValue())
@@ -218,13 +219,13 @@ func TestLogEntriesThatAreNoUTF8AreRead(t *testing.T) {
 	require.Equal(t, "r:1", attribute(got.GetResourceLogs()[0].GetResource().GetAttributes(), xds.LogReceiver))
 
 	nested := text("X")
-	for range maxLogDepth {
+	for range maxTelemetryDepth {
 		nested = &commonv1.AnyValue{Value: &commonv1.AnyValue_ArrayValue{ArrayValue: &commonv1.ArrayValue{Values: []*commonv1.AnyValue{nested}}}}
 	}
 	data, err = proto.Marshal(entries("r:1", "", nested))
 	require.NoError(t, err)
-	_, _, err = readLogs(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}))
+	_, err = readTelemetry(bytes.ReplaceAll(data, []byte("X"), []byte{0xff}), got)
 	require.ErrorContains(t, err, "nested too deeply")
-	_, _, err = readLogs([]byte{0xff})
+	_, err = readTelemetry([]byte{0xff}, got)
 	require.Error(t, err)
 }

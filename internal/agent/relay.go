@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 
-	logsv1 "go.opentelemetry.io/proto/otlp/logs/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -32,8 +31,8 @@ var relayed = []string{
 	"/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
 }
 
-// maxLogDepth bounds how deep values are inside of each other in log entries.
-const maxLogDepth = 32
+// maxTelemetryDepth bounds how deep values are inside of each other in log entries and spans.
+const maxTelemetryDepth = 32
 
 // message is one message as bytes.
 type message struct{ data []byte }
@@ -67,38 +66,43 @@ var _ encoding.CodecV2 = bytesCodec{}
 type relay struct {
 	// zone has the connection, with its credentials.
 	zone grpc.ClientConnInterface
-	// logs takes the log entries of an Envoy.
+	// logs takes the log entries of an Envoy, and passes on its spans.
 	logs *Logs
 	// trials counts those of calls about which something else would be decided.
 	trials *Trials
 }
 
-// takeLogs takes the log entries of one call.
-func (r *relay) takeLogs(client grpc.ServerStream) error {
+// take takes the log entries, or the spans, of one call.
+func (r *relay) take(client grpc.ServerStream, method string) error {
 	m := &message{}
 	if err := client.RecvMsg(m); err != nil {
 		return err
 	}
-	answer, err := r.logs.Export(client.Context(), m.data, r.logs.Take, r.trials.Take)
+	var answer []byte
+	var err error
+	if method == ExportTraces {
+		answer, err = r.logs.ExportTraces(client.Context(), m.data)
+	} else {
+		answer, err = r.logs.Export(client.Context(), m.data, r.logs.Take, r.trials.Take)
+	}
 	if err != nil {
 		return err
 	}
 	return client.SendMsg(&message{answer})
 }
 
-// readLogs reads log entries. Envoy puts into them what callers send, as it is: of a text
-// that is no UTF-8 the bytes that are none are replaced, as the decoder would refuse the
-// entries of all callers with it. It returns the encoded entries, too.
-func readLogs(data []byte) (*logsv1.LogsData, []byte, error) {
-	entries := &logsv1.LogsData{} // it is the request of the method
-	if err := proto.Unmarshal(data, entries); err == nil {
-		return entries, data, nil
+// readTelemetry reads log entries or spans, and returns them encoded, too. Envoy puts into
+// them what callers send, as it is: of a text that is no UTF-8 the bytes that are none are
+// replaced, as the decoder, and a collector's, would refuse those of all callers with it.
+func readTelemetry(data []byte, into proto.Message) ([]byte, error) {
+	if err := proto.Unmarshal(data, into); err == nil {
+		return data, nil
 	}
-	repaired, err := appendValid(nil, data, entries.ProtoReflect().Descriptor(), maxLogDepth)
+	repaired, err := appendValid(nil, data, into.ProtoReflect().Descriptor(), maxTelemetryDepth)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return entries, repaired, proto.Unmarshal(repaired, entries)
+	return repaired, proto.Unmarshal(repaired, into)
 }
 
 // appendValid appends an encoded message to others, with texts that are UTF-8.
@@ -136,8 +140,8 @@ func appendValid(to, data []byte, message protoreflect.MessageDescriptor, depth 
 // serve is the handler of every method of the socket.
 func (r *relay) serve(_ any, client grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(client)
-	if method == ExportLogs {
-		return r.takeLogs(client)
+	if method == ExportLogs || method == ExportTraces {
+		return r.take(client, method)
 	}
 	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(client.Context(), nil))

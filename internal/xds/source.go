@@ -144,9 +144,9 @@ const (
 	LogOmitsEmpty = "meridian.io/log-omits-empty"
 )
 
-// LogCollector is the metadata of a call with log entries that an Envoy's agent is to pass
-// on, as they are otherwise: the address, HOST:PORT, of an OpenTelemetry collector.
-const LogCollector = "meridian-log-collector"
+// Collector is the metadata of a call with log entries or spans that an Envoy's agent is to
+// pass on, as they are otherwise: the address, HOST:PORT, of an OpenTelemetry collector.
+const Collector = "meridian-collector"
 
 // What an Envoy's agent is sent of calls about which permissions that are tried would decide
 // otherwise than those in effect. An attribute of the resource is the inbound's port, in

@@ -3,6 +3,7 @@ package xds
 import (
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	tracev3 "github.com/envoyproxy/go-control-plane/envoy/config/trace/v3"
@@ -73,8 +74,7 @@ func usesOfListener(l *listenerv3.Listener) ([]Ref, error) {
 	return uses, nil
 }
 
-// usesOfLogs adds the clusters that access logs are sent to. That of the agent is no
-// resource.
+// usesOfLogs adds the clusters that access logs are sent to.
 func usesOfLogs(uses []Ref, logs []*accesslogv3.AccessLog) ([]Ref, error) {
 	for _, l := range logs {
 		if !l.GetTypedConfig().MessageIs((*otelv3.OpenTelemetryAccessLogConfig)(nil)) {
@@ -84,11 +84,17 @@ func usesOfLogs(uses []Ref, logs []*accesslogv3.AccessLog) ([]Ref, error) {
 		if err := l.GetTypedConfig().UnmarshalTo(&c); err != nil {
 			return nil, err
 		}
-		if name := c.GetGrpcService().GetEnvoyGrpc().GetClusterName(); name != AgentCluster {
-			uses = appendCluster(uses, name)
-		}
+		uses = appendService(uses, c.GetGrpcService())
 	}
 	return uses, nil
+}
+
+// appendService adds the cluster of a gRPC service. That of the agent is no resource.
+func appendService(uses []Ref, s *corev3.GrpcService) []Ref {
+	if name := s.GetEnvoyGrpc().GetClusterName(); name != AgentCluster {
+		uses = appendCluster(uses, name)
+	}
+	return uses
 }
 
 // usesOfTraces adds the cluster that spans are sent to.
@@ -106,7 +112,7 @@ func usesOfTraces(uses []Ref, provider *anypb.Any) ([]Ref, error) {
 	case *tracev3.DatadogConfig:
 		uses = appendCluster(uses, m.GetCollectorCluster())
 	case *tracev3.OpenTelemetryConfig:
-		uses = appendCluster(uses, m.GetGrpcService().GetEnvoyGrpc().GetClusterName())
+		uses = appendService(uses, m.GetGrpcService())
 	}
 	return uses, nil
 }

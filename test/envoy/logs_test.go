@@ -184,25 +184,30 @@ func TestRequestsAreLoggedOverTCP(t *testing.T) {
 	arrives("GET %NO_SUCH%")
 }
 
-// relay has the agent take log entries: what it is sent as it is, as a message keeps what
-// it does not know.
+// relay has the agent take log entries and spans: what it is sent as it is, as a message
+// keeps what it does not know.
 func (z *zone) relay() {
 	logs := agent.NewLogs(slog.New(slog.DiscardHandler))
 	z.t.Cleanup(logs.Close)
-	service, name, _ := strings.Cut(strings.TrimPrefix(agent.ExportLogs, "/"), "/")
 	server := grpc.NewServer()
-	server.RegisterService(&grpc.ServiceDesc{
-		ServiceName: service, HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			var sent, answer emptypb.Empty
-			if err := decode(&sent); err != nil {
-				return nil, err
-			}
-			data, err := logs.Export(ctx, sent.ProtoReflect().GetUnknown())
-			answer.ProtoReflect().SetUnknown(data)
-			return &answer, err
-		}}},
-	}, nil)
+	for method, export := range map[string]func(context.Context, []byte) ([]byte, error){
+		agent.ExportLogs:   func(ctx context.Context, data []byte) ([]byte, error) { return logs.Export(ctx, data) },
+		agent.ExportTraces: logs.ExportTraces,
+	} {
+		service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+		server.RegisterService(&grpc.ServiceDesc{
+			ServiceName: service, HandlerType: (*any)(nil),
+			Methods: []grpc.MethodDesc{{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				var sent, answer emptypb.Empty
+				if err := decode(&sent); err != nil {
+					return nil, err
+				}
+				data, err := export(ctx, sent.ProtoReflect().GetUnknown())
+				answer.ProtoReflect().SetUnknown(data)
+				return &answer, err
+			}}},
+		}, nil)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -6,12 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"meridian/internal/agent"
 	"meridian/internal/resource"
 )
 
@@ -119,9 +121,10 @@ func TestRequestsAreTracedToDatadog(t *testing.T) {
 func TestRequestsAreTracedToACollector(t *testing.T) {
 	z := newZone(t)
 	c := z.inbound(start(t, "one"), "http")
+	z.relay()
 	listener := local(t)
 	got := make(chan *tracev1.TracesData, 1)
-	exports(t, listener, "/opentelemetry.proto.collector.trace.v1.TraceService/Export", func(data *tracev1.TracesData) {
+	exports(t, listener, agent.ExportTraces, func(data *tracev1.TracesData) {
 		select {
 		case got <- data:
 		default:
@@ -135,4 +138,60 @@ func TestRequestsAreTracedToACollector(t *testing.T) {
 	spans := (<-got).GetResourceSpans()[0]
 	require.Contains(t, spans.GetResource().String(), `"in"`, "the service")
 	require.Equal(t, tracev1.Span_SPAN_KIND_SERVER, spans.GetScopeSpans()[0].GetSpans()[0].GetKind())
+}
+
+// What one caller sends that is no UTF-8 loses no span at a collector that demands it: neither
+// in what spans have at all times, nor in a tag of a policy.
+func TestACollectorTakesSpansWithTextsThatAreNoUTF8(t *testing.T) {
+	z, c := outbound(t, "http", start(t, "one"))
+	z.relay()
+	listener := local(t)
+	const requests = 20
+	got := make(chan map[string]string, 1000)
+	exports(t, listener, agent.ExportTraces, func(data *tracev1.TracesData) {
+		for _, r := range data.GetResourceSpans() {
+			for _, s := range r.GetScopeSpans() {
+				for _, span := range s.GetSpans() {
+					tags := map[string]string{}
+					for _, a := range span.GetAttributes() {
+						tags[a.GetKey()] = a.GetValue().GetStringValue()
+					}
+					select {
+					case got <- tags:
+					default:
+					}
+				}
+			}
+		}
+	})
+	z.set(resource.KindMeshTracing, fmt.Sprintf(`{"backends":[{"type":"OpenTelemetry","openTelemetry":{"endpoint":%q}}],
+		"tags":[{"name":"number","header":{"name":"x-n"}},{"name":"team","header":{"name":"x-team"}}]}`, listener.Addr()))
+	c.until("/", func(answer) bool { return len(got) > 0 })
+	for i := range requests {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+"/", nil)
+		require.NoError(t, err)
+		request.Header.Set("x-n", strconv.Itoa(i))
+		if i%2 == 1 {
+			request.Header.Set("User-Agent", "evil \xff\xfe")
+			request.Header.Set("x-team", "team \xff\xfe")
+		}
+		response, err := c.http.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+	}
+	seen := map[string]bool{}
+	for len(seen) < requests {
+		select {
+		case tags := <-got:
+			if tags["number"] == "" {
+				continue
+			}
+			seen[tags["number"]] = true
+			n, err := strconv.Atoi(tags["number"])
+			require.NoError(t, err)
+			require.Equal(t, map[bool]string{false: "", true: "team \ufffd"}[n%2 == 1], tags["team"])
+		case <-t.Context().Done():
+			t.Fatalf("spans are missing: there are %v", seen)
+		}
+	}
 }

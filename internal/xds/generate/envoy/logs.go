@@ -461,17 +461,27 @@ func grpcService(cluster string) *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}}}
 }
 
+// agentFor is the agent that passes on what it is sent to a collector of OpenTelemetry at an
+// address; nil if that is none.
+func agentFor(address string) *corev3.GrpcService {
+	host, port, ok := hostPort(address, otelPort)
+	if !ok {
+		return nil
+	}
+	agent := grpcService(xds.AgentCluster)
+	agent.InitialMetadata = []*corev3.HeaderValue{{Key: xds.Collector, Value: net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))}}
+	return agent
+}
+
 // collector sends entries to the agent, which passes them on to a collector of
 // OpenTelemetry: Envoy sends what callers send as it came, and a collector refuses a message
 // with a text that is no UTF-8, with the entries of all callers in it. nil if there is no
 // such address.
 func (l *logs) collector(r *resource.LogOpenTel) (proto.Message, error) {
-	host, port, ok := hostPort(r.Endpoint, otelPort)
-	if !ok {
+	agent := agentFor(r.Endpoint)
+	if agent == nil {
 		return nil, nil
 	}
-	agent := grpcService(xds.AgentCluster)
-	agent.InitialMetadata = []*corev3.HeaderValue{{Key: xds.LogCollector, Value: net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))}}
 	c := &otelv3.OpenTelemetryAccessLogConfig{
 		GrpcService: agent, StatPrefix: "otel.", BufferFlushInterval: durationpb.New(sendLogs), Body: textValue(l.about.plain()),
 	}
@@ -558,13 +568,13 @@ func hostPort(address string, otherwise uint32) (host string, port uint32, ok bo
 
 // receiver makes the cluster of an address that something about requests is sent to,
 // once; "" when it is no address.
-func (b *builder) receiver(address string, otherwise uint32, http2 bool) (string, error) {
-	host, port, ok := hostPort(address, otherwise)
+func (b *builder) receiver(address string) (string, error) {
+	host, port, ok := hostPort(address, 0)
 	if !ok {
 		return "", nil
 	}
 	at := net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
-	name := "to_" + world.Label(at) + "_" + world.Hash(b.part, at, strconv.FormatBool(http2))
+	name := "to_" + world.Label(at) + "_" + world.Hash(b.part, at)
 	if b.receiving[name] {
 		return name, nil
 	}
@@ -584,11 +594,7 @@ func (b *builder) receiver(address string, otherwise uint32, http2 bool) (string
 	if _, err := netip.ParseAddr(host); err != nil {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 	}
-	protocol := world.HTTP
-	if http2 {
-		protocol = world.GRPC
-	}
-	if err := setProtocol(c, protocol, nil); err != nil {
+	if err := setProtocol(c, world.HTTP, nil); err != nil {
 		return "", err
 	}
 	return name, b.Add(c)

@@ -219,7 +219,7 @@ func (b *builder) provider(r *resource.TraceReceiver, about *listened) (proto.Me
 	switch {
 	case r.Zipkin != nil:
 		address, path, _ := addressOf(r.Zipkin.URL)
-		cluster, err := b.receiver(address, 0, false)
+		cluster, err := b.receiver(address)
 		z := &tracev3.ZipkinConfig{
 			CollectorCluster: cluster, CollectorEndpoint: path, CollectorHostname: address, CollectorEndpointVersion: tracev3.ZipkinConfig_HTTP_JSON,
 			TraceId_128Bit: r.Zipkin.TraceID128Bit != nil && *r.Zipkin.TraceID128Bit, SharedSpanContext: wrapperspb.Bool(r.Zipkin.SharedSpanContext == nil || *r.Zipkin.SharedSpanContext),
@@ -230,7 +230,7 @@ func (b *builder) provider(r *resource.TraceReceiver, about *listened) (proto.Me
 		return z, err
 	case r.Datadog != nil:
 		address, _, _ := addressOf(r.Datadog.URL)
-		cluster, err := b.receiver(address, 0, false)
+		cluster, err := b.receiver(address)
 		if split := r.Datadog.SplitService; split != nil && *split {
 			if about.inbound {
 				service += inboundSuffix
@@ -240,7 +240,6 @@ func (b *builder) provider(r *resource.TraceReceiver, about *listened) (proto.Me
 		}
 		return &tracev3.DatadogConfig{CollectorCluster: cluster, ServiceName: service, CollectorHostname: address}, err
 	default:
-		cluster, err := b.receiver(r.OpenTelemetry.Endpoint, otelPort, true)
-		return &tracev3.OpenTelemetryConfig{GrpcService: grpcService(cluster), ServiceName: service}, err
+		return &tracev3.OpenTelemetryConfig{GrpcService: agentFor(r.OpenTelemetry.Endpoint), ServiceName: service}, nil // see logs.collector
 	}
 }

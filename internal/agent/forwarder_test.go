@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -40,7 +41,7 @@ func TestEntriesAreRelayedToACollector(t *testing.T) {
 	said := &bytes.Buffer{}
 	logs := NewLogs(slog.New(slog.NewTextHandler(said, nil)))
 	defer logs.Close()
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(xds.LogCollector, listener.Addr().String()))
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(xds.Collector, listener.Addr().String()))
 	export := func(body string) ([]byte, error) {
 		data, err := proto.Marshal(entries("", "", text(body)))
 		require.NoError(t, err)
@@ -57,12 +58,24 @@ func TestEntriesAreRelayedToACollector(t *testing.T) {
 	}
 	_, err = export("well")
 	require.NoError(t, err)
+	<-got
 	require.Equal(t, 1, strings.Count(said.String(), "log entries are dropped"))
 	require.Equal(t, 1, strings.Count(said.String(), "takes log entries again"))
-	require.Zero(t, logs.collectors.known[listener.Addr().String()].bytes)
+	require.Zero(t, logs.forwarder.known[destination{ExportLogs, listener.Addr().String()}].bytes)
 
 	_, err = logs.Export(ctx, []byte{0xff})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
+
+	spans, err := proto.Marshal(&tracev1.TracesData{ResourceSpans: []*tracev1.ResourceSpans{{ScopeSpans: []*tracev1.ScopeSpans{{Spans: []*tracev1.Span{{Name: "bad X"}}}}}}})
+	require.NoError(t, err)
+	_, err = logs.ExportTraces(ctx, bytes.ReplaceAll(spans, []byte("X"), []byte{0xff}))
+	require.Equal(t, "bad entries", status.Convert(err).Message())
+	require.Contains(t, string(<-got), "bad \ufffd")
+	require.Equal(t, 1, strings.Count(said.String(), "spans are dropped"))
+	_, err = logs.ExportTraces(ctx, []byte{0xff})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	_, err = logs.ExportTraces(t.Context(), spans)
+	require.Equal(t, codes.InvalidArgument, status.Code(err), "for no collector")
 	server.Stop()
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
@@ -71,25 +84,26 @@ func TestEntriesAreRelayedToACollector(t *testing.T) {
 }
 
 func TestWhatIsUnderWayToCollectorsIsBounded(t *testing.T) {
-	c := newLogCollectors(slog.New(slog.DiscardHandler))
-	var first *logCollector
+	c := newForwarder(slog.New(slog.DiscardHandler))
+	at := func(address string) destination { return destination{ExportLogs, address} }
+	var first *forwarded
 	for i := range maxReceivers {
-		to, err := c.begin("c:"+strconv.Itoa(i+1), 1)
+		to, err := c.begin(at("c:"+strconv.Itoa(i+1)), 1)
 		require.NoError(t, err)
 		if i == 0 {
 			first = to
 		}
 	}
-	_, err := c.begin("other:1", 1)
+	_, err := c.begin(at("other:1"), 1)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	_, err = c.begin("c:2", maxPassedBytes)
+	_, err = c.begin(at("c:2"), maxPassedBytes)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	c.took(first, "c:1", 1, errors.New("it is away"))
-	_, err = c.begin("other:1", 2*maxPassedBytes)
+	c.took(first, at("c:1"), 1, errors.New("it is away"))
+	_, err = c.begin(at("other:1"), 2*maxPassedBytes)
 	require.NoError(t, err, "one message always")
 	require.Len(t, c.known, maxReceivers)
-	require.NotContains(t, c.known, "c:1")
+	require.NotContains(t, c.known, at("c:1"))
 	c.close()
-	_, err = c.begin("c:2", 1)
+	_, err = c.begin(at("c:2"), 1)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 }
