@@ -260,7 +260,7 @@ func checkMesh(ctx context.Context, c *client.Client, mesh string, explicit bool
 
 // nothingFound says where else to look: resources of zones are not on the global.
 func nothingFound(ctx context.Context, c *client.Client, kind *resource.Descriptor, mesh string) string {
-	what := "resources"
+	what := "resource of these kinds"
 	if kind != nil {
 		what = string(kind.Kind)
 	}

@@ -138,6 +138,7 @@ func TestGetDocuments(t *testing.T) {
 func TestGetNothing(t *testing.T) {
 	h := stocked(t)
 	require.Equal(t, outcome{exit.OK, "", "There is no Retry in mesh default; -A looks in every mesh.\n"}, h.run("get", "retries"))
+	require.Equal(t, outcome{exit.OK, "", "There is no resource of these kinds in mesh default; -A looks in every mesh.\n"}, h.run("get", "retries,timeouts"))
 	require.Equal(t, outcome{exit.No, "", "Error: Mesh/defualt does not exist\n"}, h.run("get", "retries", "-m", "defualt"), "a mesh that is named and not there")
 	require.Equal(t, outcome{exit.OK, "{\n  \"items\": []\n}\n", "There is no Retry.\n"}, h.run("get", "retries", "-A", "-o", "json"))
 	require.Equal(t, outcome{exit.No, "", "Error: Retry/default/x does not exist\n"}, h.run("get", "retry", "x"))
