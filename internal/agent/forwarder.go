@@ -129,14 +129,14 @@ func (c *forwarder) took(to *forwarded, at destination, size int, err error) {
 		c.failed(to, at, rpcerr.FromStatus(err).Error())
 	case to.failed != "":
 		to.failed = ""
-		c.log.Info("the collector takes "+at.telemetry()+" again", "collector", at.address)
+		c.log.Info("the collector takes what it is sent again", "collector", at.address, "sent", at.telemetry())
 	}
 }
 
 // failed logs why a collector does not take what it is sent, where it did before.
 func (c *forwarder) failed(to *forwarded, at destination, why string) {
 	if to.failed == "" {
-		c.log.Warn(at.telemetry()+" are dropped: a collector does not take them", "collector", at.address, "error", why)
+		c.log.Warn("telemetry is dropped: a collector does not take it", "collector", at.address, "sent", at.telemetry(), "error", why)
 	}
 	to.failed = why
 }

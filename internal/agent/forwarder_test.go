@@ -59,8 +59,8 @@ func TestEntriesAreRelayedToACollector(t *testing.T) {
 	_, err = export("well")
 	require.NoError(t, err)
 	<-got
-	require.Equal(t, 1, strings.Count(said.String(), "log entries are dropped"))
-	require.Equal(t, 1, strings.Count(said.String(), "takes log entries again"))
+	require.Equal(t, 1, strings.Count(said.String(), `sent="log entries" error=`))
+	require.Equal(t, 1, strings.Count(said.String(), "takes what it is sent again"))
 	require.Zero(t, logs.forwarder.known[destination{ExportLogs, listener.Addr().String()}].bytes)
 
 	_, err = logs.Export(ctx, []byte{0xff})
@@ -71,7 +71,7 @@ func TestEntriesAreRelayedToACollector(t *testing.T) {
 	_, err = logs.ExportTraces(ctx, bytes.ReplaceAll(spans, []byte("X"), []byte{0xff}))
 	require.Equal(t, "bad entries", status.Convert(err).Message())
 	require.Contains(t, string(<-got), "bad \ufffd")
-	require.Equal(t, 1, strings.Count(said.String(), "spans are dropped"))
+	require.Equal(t, 1, strings.Count(said.String(), "sent=spans error="))
 	_, err = logs.ExportTraces(ctx, []byte{0xff})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	_, err = logs.ExportTraces(t.Context(), spans)
