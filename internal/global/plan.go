@@ -71,7 +71,10 @@ func (s *inspectService) planInZones(ctx context.Context, p *plan.Plan, batch *p
 		var elsewhere []plan.Caller
 		for _, other := range slices.Sorted(maps.Keys(callers)) {
 			if other != zone {
-				elsewhere = append(elsewhere, callers[other]...)
+				for _, caller := range callers[other] {
+					caller.Zone = other
+					elsewhere = append(elsewhere, caller)
+				}
 			}
 		}
 		encoded, err := json.Marshal(elsewhere)

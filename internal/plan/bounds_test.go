@@ -75,10 +75,11 @@ func TestCallersElsewhere(t *testing.T) {
 	m := many(t, 1)
 	there := plan.Callers(many(t, 2), []resource.MeshName{"m"})
 	require.Len(t, there, 2)
+	there[0].Zone = "y"
 	p := plan.New()
 	require.NoError(t, p.Dataplanes(t.Context(), m, permission(t, "DENY"), "z", there))
 	require.Equal(t, 2, p.Connections[0].Count)
-	require.Equal(t, []plan.Pair{{From: "d000", To: "d000", Port: 80}, {From: "d001", To: "d000", Port: 80}}, p.Connections[0].Rows)
+	require.Equal(t, []plan.Pair{{From: "d000", FromZone: "y", To: "d000", Port: 80}, {From: "d001", To: "d000", Port: 80}}, p.Connections[0].Rows)
 
 	west := plan.New()
 	require.NoError(t, west.Dataplanes(t.Context(), many(t, 2), permission(t, "DENY"), "z", nil))

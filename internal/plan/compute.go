@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,7 +21,9 @@ const maxDecisions = 4_000_000
 
 // Caller is dataplanes of one zone that call with the same tags.
 type Caller struct {
-	Mesh  resource.MeshName `json:"mesh"`
+	Mesh resource.MeshName `json:"mesh"`
+	// Zone is set by who asks several zones; empty: they say nothing of it.
+	Zone  resource.ZoneName `json:"zone,omitempty"`
 	Tags  []resource.Tags   `json:"tags"`
 	Names []string          `json:"names"`
 }
@@ -59,7 +62,7 @@ func (p *Plan) Dataplanes(ctx context.Context, m *policy.Matcher, change *Batch,
 	p.AsOf = c.Revision
 	w := &work{plan: p, ctx: ctx, zone: zone, comparison: c, callers: map[resource.MeshName]*callers{}, fields: map[string]*fields{}}
 	for name, mesh := range c.Meshes {
-		w.callers[name] = newCallers(name, mesh.Callers, elsewhere)
+		w.callers[name] = newCallers(name, mesh.Callers, zone, elsewhere)
 	}
 	if err := w.connections(); err != nil {
 		return err
@@ -98,6 +101,7 @@ func (w *work) list() {
 type caller struct {
 	before, after []resource.Tags // nil: not there
 	names         []string
+	zone          resource.ZoneName
 	here          bool // they are dataplanes of the matcher
 	places        []int
 }
@@ -116,17 +120,17 @@ type callers struct {
 	at map[string][]int
 }
 
-func newCallers(mesh resource.MeshName, here []policy.CallerComparison, elsewhere []Caller) *callers {
+func newCallers(mesh resource.MeshName, here []policy.CallerComparison, zone resource.ZoneName, elsewhere []Caller) *callers {
 	c := &callers{at: map[string][]int{}}
 	for i, group := range here {
-		c.all = append(c.all, caller{before: group.Before, after: group.After, names: group.Names, here: true})
+		c.all = append(c.all, caller{before: group.Before, after: group.After, zone: zoneIn(group.After, zoneIn(group.Before, zone)), names: group.Names, here: true})
 		for _, name := range group.Names {
 			c.at[name] = append(c.at[name], i)
 		}
 	}
 	for _, group := range elsewhere {
 		if group.Mesh == mesh {
-			c.all = append(c.all, caller{before: group.Tags, after: group.Tags, names: group.Names})
+			c.all = append(c.all, caller{before: group.Tags, after: group.Tags, zone: cmp.Or(group.Zone, zoneIn(group.Tags, "")), names: group.Names})
 		}
 	}
 	for i := range c.all {
@@ -141,6 +145,16 @@ func newCallers(mesh resource.MeshName, here []policy.CallerComparison, elsewher
 		}
 	}
 	return c
+}
+
+// zoneIn is the zone that tags of a dataplane name, another one where they name none.
+func zoneIn(sets []resource.Tags, otherwise resource.ZoneName) resource.ZoneName {
+	for _, tags := range sets {
+		if zone := tags[resource.ZoneTag]; zone != "" {
+			return resource.ZoneName(zone)
+		}
+	}
+	return otherwise
 }
 
 func (c *caller) services() []string {
@@ -377,7 +391,7 @@ func (f *found) rows(most int) []Pair {
 					if group.here && from == to {
 						continue
 					}
-					if rows = append(rows, Pair{from, to, in.Attachment.Port}); len(rows) == most {
+					if rows = append(rows, Pair{from, group.zone, to, in.Attachment.Port}); len(rows) == most {
 						return rows
 					}
 				}
@@ -590,7 +604,7 @@ func (f *fields) rows(most int) []At {
 					if len(rows) == most {
 						return rows
 					}
-					at.From = from
+					at.From, at.FromZone = from, group.zone
 					rows = append(rows, at)
 				}
 			}

@@ -39,6 +39,8 @@ type ConnectionRow struct {
 	Before *bool             `json:"before,omitempty"`
 	After  *bool             `json:"after,omitempty"`
 	By     []string          `json:"by"`
+	// FromZone is the caller's zone; empty where that is not known.
+	FromZone resource.ZoneName `json:"fromZone,omitempty"`
 }
 
 // FieldRow is a value that would be otherwise.
@@ -53,6 +55,8 @@ type FieldRow struct {
 	Before     any               `json:"before,omitempty"`
 	After      any               `json:"after,omitempty"`
 	By         string            `json:"by"`
+	// FromZone is the caller's zone, if From is set.
+	FromZone resource.ZoneName `json:"fromZone,omitempty"`
 }
 
 // Document returns the plan row by row.
@@ -66,14 +70,14 @@ func (p *Plan) Document() *Document {
 	for i := range p.Connections {
 		c := &p.Connections[i]
 		for _, r := range c.Rows {
-			d.Connections = append(d.Connections, ConnectionRow{c.Mesh, r.From, r.To, c.Zone, r.Port, c.Before, c.After, c.By})
+			d.Connections = append(d.Connections, ConnectionRow{c.Mesh, r.From, r.To, c.Zone, r.Port, c.Before, c.After, c.By, r.FromZone})
 		}
 		d.Truncated += c.Count - len(c.Rows)
 	}
 	for i := range p.Fields {
 		f := &p.Fields[i]
 		for _, r := range f.Rows {
-			d.Fields = append(d.Fields, FieldRow{f.Mesh, r.Dataplane, f.Zone, r.Attachment, r.From, f.Kind, f.Field, f.Before, f.After, f.By})
+			d.Fields = append(d.Fields, FieldRow{f.Mesh, r.Dataplane, f.Zone, r.Attachment, r.From, f.Kind, f.Field, f.Before, f.After, f.By, r.FromZone})
 		}
 		d.TruncatedFields += f.Count - len(f.Rows)
 	}

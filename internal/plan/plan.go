@@ -129,9 +129,10 @@ type Connections struct {
 
 // Pair is a connection.
 type Pair struct {
-	From string `json:"from"`
-	To   string `json:"to"`
-	Port uint32 `json:"port"`
+	From     string            `json:"from"`
+	FromZone resource.ZoneName `json:"fromZone,omitempty"`
+	To       string            `json:"to"`
+	Port     uint32            `json:"port"`
 }
 
 // Fields are values on attachments of dataplanes of which one thing would become.
@@ -164,6 +165,7 @@ type At struct {
 	Dataplane  string            `json:"dataplane"`
 	Attachment policy.Attachment `json:"attachment"`
 	From       string            `json:"from,omitempty"`
+	FromZone   resource.ZoneName `json:"fromZone,omitempty"`
 }
 
 // RouteRule is a rule of inherited policies on a path.
