@@ -18,6 +18,7 @@ import (
 	"meridian/internal/consensus"
 	"meridian/internal/resource"
 	"meridian/internal/store"
+	zonesync "meridian/internal/sync"
 	"meridian/test/history"
 	"meridian/test/simnet"
 )
@@ -371,7 +372,11 @@ func (w *world) liveness() {
 		return
 	}
 	began = time.Now()
-	w.await(2*time.Minute, func() bool { return w.zonesAt(rev) })
+	accepted := map[*zonesync.Replica]bool{}
+	w.await(2*time.Minute, func() bool {
+		w.acceptWipes(rev, accepted)
+		return w.zonesAt(rev)
+	})
 	w.rec.Waited(history.Wait{Promise: "L2", What: "until every zone followed again", Took: time.Since(began), Limit: reconnectLimit})
 	if rev, err = w.probe(w.ctx, w.plan.times(time.Minute), store.Put(content(dataKey(dataKeys), fmt.Sprintf("probe-%d", w.rec.Now())))); err != nil {
 		return
@@ -379,6 +384,28 @@ func (w *world) liveness() {
 	began = time.Now()
 	w.await(2*time.Minute, func() bool { return w.zonesAt(rev) })
 	w.rec.Waited(history.Wait{Promise: "L2", What: "until every connected zone had a write", Took: time.Since(began), Limit: w.plan.times(reachLimit)})
+}
+
+// acceptWipes is what operators do about zones that hold an update, since a restored state
+// lacks most of what they have: they accept it, once for each replica.
+func (w *world) acceptWipes(rev resource.Revision, accepted map[*zonesync.Replica]bool) {
+	for _, z := range w.followers() {
+		p := z.process()
+		if p == nil {
+			continue
+		}
+		r := p.replica.Load()
+		if r == nil || accepted[r] || r.Status().Problem == "" {
+			continue
+		}
+		for _, s := range w.members() {
+			if g := s.process(); g != nil && g.store.Revision() >= rev {
+				accepted[r] = true
+				r.AcceptWipe(zonesync.Wipe{Incarnation: g.store.View().Epoch().Incarnation, Revision: rev})
+				break
+			}
+		}
+	}
 }
 
 // zonesAt says whether every zone has reached a revision.
