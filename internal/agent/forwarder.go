@@ -15,8 +15,14 @@ import (
 	"meridian/internal/version"
 )
 
-// maxPassedBytes bounds what is under way to one collector.
-const maxPassedBytes = 4 << 20
+const (
+	// maxPassedBytes bounds what is under way to one collector, in bytes.
+	maxPassedBytes = 4 << 20
+	// maxPassedCalls bounds the calls under way to it. They are on one connection of Envoy
+	// with those for all others, and count to maxRelayedStreams: those for a collector that
+	// hangs do not have the others wait.
+	maxPassedCalls = 32
+)
 
 // forwarder passes log entries and spans of an Envoy on to collectors of OpenTelemetry.
 type forwarder struct {
@@ -108,7 +114,7 @@ func (c *forwarder) begin(at destination, size int) (*forwarded, error) {
 		to = &forwarded{conn: conn}
 		c.known[at] = to
 	}
-	if to.calls > 0 && to.bytes+size > maxPassedBytes {
+	if to.calls == maxPassedCalls || to.calls > 0 && to.bytes+size > maxPassedBytes {
 		c.failed(to, at, "too much waits for it")
 		return nil, status.Errorf(codes.ResourceExhausted, "%d bytes are under way to the collector", to.bytes)
 	}

@@ -98,6 +98,13 @@ func TestWhatIsUnderWayToCollectorsIsBounded(t *testing.T) {
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	_, err = c.begin(at("c:2"), maxPassedBytes)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	for range maxPassedCalls - 1 {
+		_, err = c.begin(at("c:3"), 1)
+		require.NoError(t, err)
+	}
+	_, err = c.begin(at("c:3"), 1)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "however small")
+	require.Less(t, maxPassedCalls, maxRelayedStreams/2)
 	c.took(first, at("c:1"), 1, errors.New("it is away"))
 	_, err = c.begin(at("other:1"), 2*maxPassedBytes)
 	require.NoError(t, err, "one message always")
