@@ -35,6 +35,17 @@ func TestEveryCommandHasATranscript(t *testing.T) {
 		"analyze": "TestAnalyze", "completion": "TestVersionAndCompletion", "config": "TestConfigControlPlanes", "edit": "TestEdit", "export": "TestExportRoundTrip",
 		"help": "TestHelp", "status": "TestStatus", "version": "TestVersionAndCompletion", "watch": "TestWatchPrintsChangesAndResumes",
 	}
+	tests, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	var source strings.Builder
+	for _, path := range tests {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		source.Write(text)
+	}
+	for name, test := range elsewhere {
+		require.Contains(t, source.String(), "\nfunc "+test+"(t *testing.T)", name)
+	}
 	shown := map[string]bool{}
 	for _, commands := range transcribed {
 		for _, line := range commands {

@@ -178,6 +178,7 @@ func TestRolloutsContinueUnderAnotherLeader(t *testing.T) {
 		for i := 1; s.last().Phase != resource.RolloutCompleted && i < 1000; i++ {
 			s.lead(i % 4) // 3: none leads for a while
 			<-time.After(1700 * time.Millisecond)
+			synctest.Wait() // a step may be due at this instant
 			require.Equal(t, s.last().Phase == resource.RolloutCompleted, s.has("n"), "the global has the change when the rollout is completed")
 		}
 		require.Equal(t, []uint32{1, 2, 3}, s.stages())

@@ -136,6 +136,8 @@ func TestZonesThatDoNotRead(t *testing.T) {
 	}
 }
 
+// TestStalledReaderDelaysNoOther is L4 and the progress watchdog: a zone that
+// does not read is cut off after a minute, and meanwhile delays no other.
 func TestStalledReaderDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

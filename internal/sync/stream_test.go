@@ -249,8 +249,6 @@ func TestDisabledZoneIsCutOff(t *testing.T) {
 	})
 }
 
-// TestStalledReaderDelaysNoOther is L4 and the progress watchdog: a zone that
-// does not read is cut off after a minute, and meanwhile delays no other.
 // Nothing is kept of a zone that was deleted, connected or not.
 func TestADeletedZoneIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
