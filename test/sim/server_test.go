@@ -104,6 +104,7 @@ func (s *server) run(boot int, disk *simnet.Disk, network raftnet.Network) {
 		return
 	}
 	p.node = node
+	p.prepare()
 	s.mu.Lock()
 	if s.boot != boot || !s.wanted {
 		s.mu.Unlock()
@@ -154,8 +155,8 @@ func storeOptions(server string) store.Options {
 	return o
 }
 
-// serve begins what a process does beside consensus.
-func (p *process) serve(lis raftnet.Network) {
+// prepare makes what others may ask of the process as soon as they know it.
+func (p *process) prepare() {
 	w := p.s.w
 	p.zones = zonesync.NewServer(zonesync.ServerConfig{
 		Store: p.store, Synced: zonesync.SyncedKinds, Authorize: w.authorize,
@@ -165,6 +166,11 @@ func (p *process) serve(lis raftnet.Network) {
 	})
 	p.calls = grpc.NewServer()
 	syncv1.RegisterSyncServiceServer(p.calls, p.zones)
+}
+
+// serve begins what a process does beside consensus.
+func (p *process) serve(lis raftnet.Network) {
+	w := p.s.w
 	p.running.Go(func() {
 		select {
 		case <-p.node.Ready():
