@@ -115,7 +115,8 @@ func newSimulatedZones(b *testing.B, g *global, n int) *simulatedZones {
 		require.NoError(b, err)
 		z.dial = func() (*grpc.ClientConn, error) {
 			return grpc.NewClient(g.grpcAddr, grpc.WithTransportCredentials(transport),
-				grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(0)) // what the simulation does not need
+				grpc.WithReadBufferSize(0), // what the simulation does not need
+				grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 		}
 		z.conn, err = z.dial()
 		require.NoError(b, err)
