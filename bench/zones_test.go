@@ -21,6 +21,7 @@ import (
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/clientconfig"
 	"meridian/internal/pki"
+	zonesync "meridian/internal/sync"
 )
 
 // zonesAtOnce is how many zones connect at the same time.
@@ -114,9 +115,9 @@ func newSimulatedZones(b *testing.B, g *global, n int) *simulatedZones {
 		transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: []byte(z.bundle.CA)})
 		require.NoError(b, err)
 		z.dial = func() (*grpc.ClientConn, error) {
-			return grpc.NewClient(g.grpcAddr, grpc.WithTransportCredentials(transport),
+			return grpc.NewClient(g.grpcAddr, append(zonesync.Windows(), grpc.WithTransportCredentials(transport),
 				grpc.WithReadBufferSize(0), // what the simulation does not need
-				grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+				grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))...)
 		}
 		z.conn, err = z.dial()
 		require.NoError(b, err)

@@ -232,10 +232,16 @@ func (b bearerToken) GetRequestMetadata(ctx context.Context, _ ...string) (map[s
 // the connection was configured to be plaintext.
 func (b bearerToken) RequireTransportSecurity() bool { return b.secure }
 
+// Windows has gRPC take as much of a stream as a zone accepts unacknowledged. Without a
+// size gRPC measures the connection: with a ping, and its answer, for what is received.
+func Windows() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithStaticStreamWindowSize(zoneWindow), grpc.WithStaticConnWindowSize(zoneWindow)}
+}
+
 func (c *Client) dial(log *dial.Log, address string) (*grpc.ClientConn, error) {
 	config := dial.Config{
 		Log: log, Proxy: true,
-		Transport: c.cfg.Credentials, Options: c.cfg.DialOptions, MaxMessage: maxFrame, UserAgent: "meridian-zone/" + version.String(),
+		Transport: c.cfg.Credentials, Options: append(Windows(), c.cfg.DialOptions...), MaxMessage: maxFrame, UserAgent: "meridian-zone/" + version.String(),
 		Credentials: bearerToken{token: c.cfg.Token, secure: c.cfg.Credentials.Info().SecurityProtocol != "insecure"},
 	}
 	if len(c.round(address)) > 1 {

@@ -179,6 +179,55 @@ func TestBookmarksWhenDue(t *testing.T) {
 	require.Equal(t, p.pacing.quietEvery, due())
 }
 
+// framesConn notes the types of the HTTP/2 frames that are written to a connection while
+// notes is set. Every write has whole frames.
+type framesConn struct {
+	net.Conn
+	notes *atomic.Bool
+	types chan<- byte
+}
+
+// Write implements net.Conn.
+func (c framesConn) Write(b []byte) (int, error) {
+	for rest := b; c.notes.Load() && len(rest) > 0; {
+		c.types <- rest[3]
+		rest = rest[9+(int(rest[0])<<16|int(rest[1])<<8|int(rest[2])):]
+	}
+	return c.Conn.Write(b)
+}
+
+// TestABookmarkCostsOneFrame of the zone, the acknowledgement: gRPC adds no ping to measure
+// the connection, which the global would have to answer.
+func TestABookmarkCostsOneFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var notes atomic.Bool
+		types := make(chan byte, 1000)
+		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
+			cc.DialOptions = []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
+				conn, err := c.dial(ctx, a)
+				return framesConn{conn, &notes, types}, err
+			})}
+		})
+		c.synced(z)
+		<-time.After(10 * time.Second)
+		synctest.Wait()
+		notes.Store(true)
+		<-time.After(20 * defaultPacing().quietEvery)
+		synctest.Wait()
+		notes.Store(false)
+		z.stop()
+		c.stop()
+		close(types)
+		acks := 0
+		for frame := range types {
+			require.Zero(t, frame, "only DATA")
+			acks++
+		}
+		require.NotZero(t, acks)
+	})
+}
+
 // TestHeartbeat: an idle stream carries a bookmark and an Ack every three seconds; a zone
 // that hears nothing for ten connects again.
 func TestHeartbeat(t *testing.T) {
