@@ -199,38 +199,44 @@ func (c *conn) wake() {
 func (c *conn) read() {
 	for {
 		f, err := c.stream.Recv()
+		send := false
 		if err == nil {
-			err = c.take(f, time.Now())
+			send, err = c.take(f, time.Now())
 		}
 		if err != nil {
 			c.end(err)
 			return
 		}
-		c.wake()
+		if send {
+			c.wake()
+		}
 	}
 }
 
-func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) error {
+// take takes a frame and reports whether there may be something to send because of it:
+// to wake the writer for every Ack costs more than to take it.
+func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) (send bool, err error) {
 	c.mu.Lock()
 	c.heard, c.ignored = now, false
 	c.mu.Unlock()
 	switch b := f.GetBody().(type) {
 	case *syncv1.ZoneFrame_Hello:
-		return c.hello(b.Hello, now)
+		return true, c.hello(b.Hello, now)
 	case *syncv1.ZoneFrame_Ack:
 		c.mu.Lock()
+		send = c.pub.full() || len(b.Ack.GetNacks()) > 0
 		err := c.pub.acknowledge(b.Ack, now)
 		c.mu.Unlock()
 		if err == nil {
 			c.server.registry.acknowledge(c.zone, c, b.Ack, now)
 		}
-		return err
+		return send, err
 	case *syncv1.ZoneFrame_Answer:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.asks.answer(b.Answer)
 	}
-	return nil // from a later protocol
+	return false, nil // or from a later protocol
 }
 
 // hello authorizes the zone and begins, or begins again. Only the reader calls it.

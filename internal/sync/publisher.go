@@ -165,7 +165,8 @@ func (p *publisher) close() {
 	p.phase = phaseSilent
 }
 
-// acknowledge takes an Ack.
+// acknowledge takes an Ack. After it next may have a frame only if the zone had been sent
+// as much as it may (full), or reported something: its caller calls next then.
 func (p *publisher) acknowledge(a *syncv1.Ack, now time.Time) error {
 	if p.hello == nil {
 		return fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "Ack before Hello")
@@ -183,6 +184,9 @@ func (p *publisher) acknowledge(a *syncv1.Ack, now time.Time) error {
 	}
 	if len(a.Nacks) > 0 {
 		p.tell(now) // the rest of them comes with the next Ack
+	}
+	if p.phase == phaseFeed && len(p.queue) == 0 && p.coalesced == nil && !p.outstanding() && p.cursor >= p.feed.position().last {
+		p.burst = p.consumed
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -177,6 +178,46 @@ func TestBookmarksWhenDue(t *testing.T) {
 	require.Equal(t, p.pacing.bookmarkEvery, due())
 	p.awaited = false
 	require.Equal(t, p.pacing.quietEvery, due())
+}
+
+// TestAcksThatChangeNothing wake no writer: one does when the zone was sent all that it may
+// be, or reports what it could not accept.
+func TestAcksThatChangeNothing(t *testing.T) {
+	g := newGlobalSim(t, 1<<20)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p := newPublisher(defaultPacing(), g.feed, g.store.View)
+	c := &conn{server: &Server{registry: newRegistry()}, pub: p}
+	ack := func(a *syncv1.Ack) bool {
+		send, err := c.take(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: a}}, now)
+		require.NoError(t, err)
+		return send
+	}
+	// send is all that may be sent, and the bytes of it.
+	send := func() uint64 {
+		before := p.sent
+		for {
+			f, err := p.next(now)
+			require.NoError(t, err)
+			if f == nil {
+				return p.sent - before
+			}
+		}
+	}
+	require.NoError(t, p.greet(&syncv1.Hello{Protocol: protocolVersion, MinProtocol: minProtocolVersion, Zone: "east", Instance: "i"}, now))
+	send()
+	require.False(t, ack(&syncv1.Ack{Consumed: p.sent}))
+	g.write(put(policyKey("a"), `{}`))
+	require.NotZero(t, send())
+	require.False(t, ack(&syncv1.Ack{Consumed: p.sent}))
+	require.Equal(t, p.consumed, p.burst, "it was up to date: what follows is a burst of its own")
+	require.True(t, ack(&syncv1.Ack{Consumed: p.sent, Nacks: []*syncv1.Nack{{}}}))
+	for i := range 8 {
+		g.write(put(policyKey("a"), fmt.Sprintf(`{"v":%q}`, strings.Repeat(strconv.Itoa(i), 20<<10))))
+	}
+	sent := send()
+	require.Less(t, sent, uint64(100<<10))
+	require.True(t, ack(&syncv1.Ack{Consumed: p.sent}), "the rest may be sent now")
+	require.NotZero(t, send())
 }
 
 // framesConn notes the types of the HTTP/2 frames that are written to a connection while
