@@ -116,7 +116,7 @@ func (c *forwarder) begin(at destination, size int) (*forwarded, error) {
 	}
 	if to.calls == maxPassedCalls || to.calls > 0 && to.bytes+size > maxPassedBytes {
 		c.failed(to, at, "too much waits for it")
-		return nil, status.Errorf(codes.ResourceExhausted, "%d bytes are under way to the collector", to.bytes)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d calls with %d bytes are under way to the collector", to.calls, to.bytes)
 	}
 	to.calls++
 	to.bytes += size

@@ -104,6 +104,7 @@ func TestWhatIsUnderWayToCollectorsIsBounded(t *testing.T) {
 	}
 	_, err = c.begin(at("c:3"), 1)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "however small")
+	require.ErrorContains(t, err, "32 calls with 32 bytes are under way to the collector")
 	require.Less(t, maxPassedCalls, maxRelayedStreams/2)
 	c.took(first, at("c:1"), 1, errors.New("it is away"))
 	_, err = c.begin(at("other:1"), 2*maxPassedBytes)
