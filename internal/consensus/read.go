@@ -80,14 +80,13 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 	}
 	asked := n.endpoint.BeginRead()
 	committed := resource.Revision(n.raft.CommitIndex())
-	confirmed := func() bool { return n.endpoint.Confirmed(n.id, n.servers(), term, asked) }
-	if !confirmed() { // the only voter needs no other
-		n.askFollowers()
-	}
-	for {
+	for first := true; ; first = false {
 		proof := n.endpoint.Changed()
-		if confirmed() {
+		if n.endpoint.Confirmed(n.id, n.servers(), term, asked) {
 			break
+		}
+		if first { // the only voter needs no other
+			n.askFollowers()
 		}
 		select {
 		case <-proof:
