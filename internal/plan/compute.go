@@ -22,7 +22,7 @@ const maxDecisions = 4_000_000
 // Caller is dataplanes of one zone that call with the same tags.
 type Caller struct {
 	Mesh resource.MeshName `json:"mesh"`
-	// Zone is set by who asks several zones; empty: they say nothing of it.
+	// Zone is the zone they are in. Callers leaves it empty; a global sets it.
 	Zone  resource.ZoneName `json:"zone,omitempty"`
 	Tags  []resource.Tags   `json:"tags"`
 	Names []string          `json:"names"`
