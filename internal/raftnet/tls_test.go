@@ -206,17 +206,24 @@ func TestACertificateIsKnownByItsKey(t *testing.T) {
 	require.Error(t, ask(answering(t, identified(ca.Config(t, "two")))), "of the server")
 }
 
+// serverTwo listens as the server "two" of a cluster until the test ends.
+func serverTwo(t *testing.T, ca *raftnettest.Authority) (Network, Transport) {
+	t.Helper()
+	network, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "two")}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	trans := network.Transport(func() Identity { return Identity{Server: "two", Cluster: "cluster"} })
+	t.Cleanup(func() {
+		require.NoError(t, trans.Close())
+		require.NoError(t, network.Close())
+	})
+	return network, trans
+}
+
 // TestOnlyAnAddressWithoutAProcessRefuses: that a server is gone is told apart from one
 // that does not answer, and from one that does not accept the caller.
 func TestOnlyAnAddressWithoutAProcessRefuses(t *testing.T) {
 	ca := raftnettest.NewAuthority(t)
-	network, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "two")}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	trans := network.Transport(func() Identity { return Identity{Server: "two", Cluster: "cluster"} })
-	defer func() {
-		require.NoError(t, trans.Close())
-		require.NoError(t, network.Close())
-	}()
+	network, _ := serverTwo(t, ca)
 	refused := func(addr string, patience time.Duration) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -244,13 +251,7 @@ func TestOnlyAnAddressWithoutAProcessRefuses(t *testing.T) {
 // carried calls.
 func TestEndedConnectionsAreTold(t *testing.T) {
 	ca := raftnettest.NewAuthority(t)
-	network, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "two")}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	trans := network.Transport(func() Identity { return Identity{Server: "two", Cluster: "cluster"} })
-	defer func() {
-		require.NoError(t, trans.Close())
-		require.NoError(t, network.Close())
-	}()
+	network, trans := serverTwo(t, ca)
 	peer, err := Listen(t.Context(), Config{Addr: "127.0.0.1:0", TLS: ca.Config(t, "one")}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	peerTrans := peer.Transport(func() Identity { return Identity{Server: "one", Cluster: "cluster"} })
