@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -173,11 +175,15 @@ func (c *xdsClients) connect(b *testing.B, g *global, z *zone) {
 	connecting.SetLimit(64)
 	for _, one := range c.all {
 		connecting.Go(func() (err error) {
-			one.hangUp()
-			if one.conn, err = dial(); err != nil {
-				return err
+			for again := true; again; { // a zone that has just started resets connections beyond those it can take
+				one.hangUp()
+				if one.conn, err = dial(); err != nil {
+					return err
+				}
+				err = one.connect(b.Context())
+				again = status.Code(err) == codes.Unavailable && time.Since(began) < patience
 			}
-			if err := one.connect(b.Context()); err != nil {
+			if err != nil {
 				return fmt.Errorf("%s: %w", one.name(), err)
 			}
 			c.following.Go(one.follow)
