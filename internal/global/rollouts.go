@@ -175,8 +175,7 @@ func (c *rolloutController) halt(ctx context.Context, r *resource.Resource, now 
 }
 
 // write stores the next state of a rollout, if its tests would say the same. That another
-// one was stored meanwhile, or that what the tests depend on has changed, is no error: it
-// is decided on next.
+// one was stored meanwhile is no error: it is decided on next.
 func (c *rolloutController) write(ctx context.Context, r, next *resource.Resource, now time.Time, tests admin.RolloutTests) (written bool, err error) {
 	ctx = authn.CollectReasons(ctx)
 	admin.BegunBy(ctx, r)
@@ -188,11 +187,8 @@ func (c *rolloutController) write(ctx context.Context, r, next *resource.Resourc
 	if err == nil {
 		err = result.Err
 	}
-	var (
-		conflict *store.ConflictError
-		part     *store.PartChangedError
-	)
-	if errors.As(err, &part) || errors.As(err, &conflict) && !changesKey(r, conflict.Key) {
+	var conflict *store.ConflictError
+	if errors.As(err, &conflict) && !changesKey(r, conflict.Key) {
 		return false, nil
 	}
 	return err == nil, err
