@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -240,17 +241,67 @@ func TestARolloutThatCannotBeCompletedHalts(t *testing.T) {
 	})
 }
 
+// connectWithin has mesh m carry a test of the timeout that its proxy web has.
+func connectWithin(t *testing.T, most string) store.Op {
+	t.Helper()
+	return store.Put(resourcetest.Build(t, resource.KindMeshTest, "m", "m", `{
+		"dataplanes": [{"name": "web", "networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}], "outbound": [{"port": 9000, "tags": {"kuma.io/service": "api"}}]}}],
+		"cases": [{"name": "answers come soon", "dataplane": "web", "kind": "Timeout", "to": "api", "field": "connectTimeout", "expect": "<= `+most+`"}]}`))
+}
+
+func connectTimeout(t *testing.T, name, value string) *resource.Resource {
+	t.Helper()
+	return resourcetest.Build(t, resource.KindTimeout, "m", name, `{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}], "conf": {"connectTimeout": "`+value+`"}}`)
+}
+
+// testedRollout begins the rollout of a change to mesh m, which carries a test. The
+// controller has one zone, z1, which has applied all that it was sent.
+func testedRollout(t *testing.T, stages string, change *resource.Resource, skipped bool) (*rolloutController, *rolloutLog, *bytes.Buffer) {
+	t.Helper()
+	st := store.New(store.DefaultOptions())
+	require.NoError(t, st.Apply(1, store.Txn{Ops: []store.Op{store.Put(resourcetest.Build(t, resource.KindMesh, "", "m", "{}")), connectWithin(t, "30s"), store.Put(connectTimeout(t, "soon", "5s"))}}).Err)
+	parsed, err := rollout.ParseStages(stages)
+	require.NoError(t, err)
+	r, err := rollout.New(rollout.Begin{Name: "r", Stages: parsed, Changes: []resource.RolloutChange{{Put: resource.NewRolloutDocument(change)}}}, []resource.ZoneName{"z1", "z2"}, time.Now())
+	require.NoError(t, err)
+	if skipped {
+		r, err = rollout.SkipTests(r, []resource.MeshName{"m"})
+		require.NoError(t, err)
+	}
+	require.NoError(t, st.Apply(2, store.Txn{Ops: []store.Op{store.Put(r)}, Time: time.Now()}).Err)
+	conditions, err := rollout.NewConditions()
+	require.NoError(t, err)
+	log, logged := &rolloutLog{store: st}, &bytes.Buffer{}
+	servers := &rolloutServers{zones: []rollout.Zone{{Name: "z1", Applied: true, Health: rollout.Health{Connected: true}}}}
+	return &rolloutController{
+		store: st, log: log, observe: servers.observe, conditions: conditions, tests: testsOn(st), now: time.Now, logger: slog.New(slog.NewTextHandler(logged, nil)),
+		leads: func() bool { return true },
+	}, log, logged
+}
+
+// A rollout waits while what its tests depend on changes each time they have run, and
+// says so once.
+func TestARolloutWaitsForAMeshThatChanges(t *testing.T) {
+	change := connectTimeout(t, "late", "20s")
+	c, log, logged := testedRollout(t, "zones=all", change, false)
+	for i := range 3 {
+		log.before = func() {
+			other := connectTimeout(t, "other-"+string(rune('a'+i)), "6s")
+			require.NoError(t, c.store.Apply(c.store.Revision()+1, store.Txn{Ops: []store.Op{store.Put(other)}}).Err)
+		}
+		c.step(t.Context(), c.store.View())
+	}
+	require.Empty(t, log.seen())
+	require.Equal(t, 1, strings.Count(logged.String(), "\n"), logged.String())
+	require.Contains(t, logged.String(), "changed since the write was decided")
+	c.step(t.Context(), c.store.View())
+	_, written := c.store.View().Get(change.Key())
+	require.True(t, written)
+}
+
 // A stage begins, and a rollout is completed, only where the tests that its meshes carry
 // pass with the change when that takes effect: it halts otherwise, and names the case.
 func TestARolloutThatBreaksTestsHalts(t *testing.T) {
-	tests := func(t *testing.T, most string) store.Op {
-		return store.Put(resourcetest.Build(t, resource.KindMeshTest, "m", "m", `{
-			"dataplanes": [{"name": "web", "networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}], "outbound": [{"port": 9000, "tags": {"kuma.io/service": "api"}}]}}],
-			"cases": [{"name": "answers come soon", "dataplane": "web", "kind": "Timeout", "to": "api", "field": "connectTimeout", "expect": "<= `+most+`"}]}`))
-	}
-	timeout := func(name, value string) *resource.Resource {
-		return resourcetest.Build(t, resource.KindTimeout, "m", name, `{"sources": [{"match": {"kuma.io/service": "*"}}], "destinations": [{"match": {"kuma.io/service": "*"}}], "conf": {"connectTimeout": "`+value+`"}}`)
-	}
 	for name, tt := range map[string]struct {
 		stages  string
 		strict  func(*rolloutLog, store.Op) // when the tests become strict
@@ -268,35 +319,16 @@ func TestARolloutThatBreaksTestsHalts(t *testing.T) {
 		"and they are skipped": {"zones=z1,then=all", func(l *rolloutLog, op store.Op) { l.store.Apply(l.store.Revision()+1, store.Txn{Ops: []store.Op{op}}) }, true, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := store.New(store.DefaultOptions())
-			log := &rolloutLog{store: st}
-			require.NoError(t, st.Apply(1, store.Txn{Ops: []store.Op{store.Put(resourcetest.Build(t, resource.KindMesh, "", "m", "{}")), tests(t, "30s"), store.Put(timeout("soon", "5s"))}}).Err)
-			stages, err := rollout.ParseStages(tt.stages)
-			require.NoError(t, err)
-			slow := timeout("late", "20s")
-			r, err := rollout.New(rollout.Begin{Name: "r", Stages: stages, Changes: []resource.RolloutChange{{Put: resource.NewRolloutDocument(slow)}}}, []resource.ZoneName{"z1", "z2"}, time.Now())
-			require.NoError(t, err)
-			if tt.skipped {
-				r, err = rollout.SkipTests(r, []resource.MeshName{"m"})
-				require.NoError(t, err)
-			}
-			require.NoError(t, st.Apply(2, store.Txn{Ops: []store.Op{store.Put(r)}, Time: time.Now()}).Err)
-			conditions, err := rollout.NewConditions()
-			require.NoError(t, err)
-			var logged bytes.Buffer
-			servers := &rolloutServers{zones: []rollout.Zone{{Name: "z1", Applied: true, Health: rollout.Health{Connected: true}}}}
-			c := &rolloutController{
-				store: st, log: log, observe: servers.observe, conditions: conditions, tests: testsOn(st), now: time.Now, logger: slog.New(slog.NewTextHandler(&logged, nil)),
-				leads: func() bool { return true },
-			}
-			tt.strict(log, tests(t, "10s"))
+			slow := connectTimeout(t, "late", "20s")
+			c, log, logged := testedRollout(t, tt.stages, slow, tt.skipped)
+			tt.strict(log, connectWithin(t, "10s"))
 			for range 4 {
-				c.step(t.Context(), st.View())
+				c.step(t.Context(), c.store.View())
 			}
 			states := log.seen()
 			last := states[len(states)-1]
 			require.Equal(t, tt.stage, last.Stage)
-			_, written := st.View().Get(slow.Key())
+			_, written := c.store.View().Get(slow.Key())
 			require.Equal(t, tt.skipped, written)
 			if tt.skipped {
 				require.Equal(t, resource.RolloutCompleted, last.Phase)
