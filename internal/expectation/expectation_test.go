@@ -149,6 +149,25 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
+// The dataplanes of a MeshTest have names as others have.
+func TestNamesOfCarriedDataplanes(t *testing.T) {
+	for name, want := range map[string]string{
+		"web": "",
+		"Web": `dataplanes[0].name: "Web" cannot hold 'W'`,
+		"":    "dataplanes[0].name: must not be empty",
+	} {
+		_, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindMeshTest, Mesh: "default", Name: "default"}}, []byte(`{
+			"dataplanes": [{"name": "`+name+`", "networking": {"address": "10.0.0.1", "inbound": [{"port": 1, "tags": {"kuma.io/service": "a"}}]}}],
+			"cases": [{"name": "a", "over": "dataplanes", "invariant": "true"}]}`))
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), "a name is required", "said once")
+	}
+}
+
 // TestConnectionsAsAsked holds the connections of invariants against the answers about
 // each, in every mesh of the worked examples.
 func TestConnectionsAsAsked(t *testing.T) {
@@ -300,6 +319,7 @@ func FuzzMeshTest(f *testing.F) {
 		{"name": "b", "networking": {"address": "10.0.0.2", "gateway": {"tags": {"kuma.io/service": "g"}}}}],
 		"cases": [{"name": "a", "connection": {"from": "a", "to": "b", "port": 1}, "expect": "allowed"}, {"name": "b", "dataplane": "a", "kind": "Timeout", "to": "b", "field": "a.b~1/c", "expect": ">= 5s"},
 		{"name": "c", "over": "connections", "invariant": "c.allowed"}, {"name": "d", "over": "dataplanes", "invariant": "d.effective.size() > 0"}, {"name": "e", "connection": {"fromTags": {"a": "b"}, "to": "a"}, "expect": "denied"}]}`)
+	f.Add(`{"dataplanes": [{"name": "A", "networking": {"address": "10.0.0.1", "inbound": [{"port": 1, "tags": {"kuma.io/service": "a"}}]}}], "cases": [{"name": "a", "over": "dataplanes", "invariant": "true"}]}`)
 	resources, _ := load(f, shop)
 	view := policy.NewSnapshot(resources...)
 	runner, err := expectation.NewCarried()

@@ -90,6 +90,9 @@ func (t *MeshTest) Validate(at Path, r *Report) {
 	for i := range t.Dataplanes {
 		d, at := &t.Dataplanes[i], at.Field("dataplanes").Index(i)
 		d.Validate(at, r)
+		if err := CheckName(d.Name); err != nil && d.Name != "" { // that it is missing is reported already
+			r.Errorf(at.Field("name"), "%s", err)
+		}
 		inbounds += len(d.Networking.Inbound)
 		if names[d.Name] {
 			r.Errorf(at.Field("name"), "the name %q is taken by a dataplane before", doctree.Clip(d.Name))
