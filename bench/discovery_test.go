@@ -186,7 +186,7 @@ func (c *xdsClients) connect(b *testing.B, g *global, z *zone) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", one.name(), err)
 			}
-			c.following.Go(one.follow)
+			c.following.Go(func() { one.follow(b.Context()) })
 			return nil
 		})
 	}
@@ -294,10 +294,17 @@ func (c *xdsClient) accept() (xds.Type, []*discoveryv3.Resource, error) {
 	return typ, resources, err
 }
 
-// follow accepts responses until the stream ends.
-func (c *xdsClient) follow() {
+// follow accepts responses until the stream ends. A stream that the zone refuses, since
+// too many come at once, is opened again after the second that the zone asks for.
+func (c *xdsClient) follow(ctx context.Context) {
 	for {
 		typ, resources, err := c.accept()
+		for status.Code(err) == codes.ResourceExhausted {
+			<-time.After(time.Second)
+			if err = c.connect(ctx); err == nil {
+				typ, resources, err = c.accept()
+			}
+		}
 		if err != nil {
 			return
 		}
