@@ -57,7 +57,7 @@ func (s *inspectService) waitForProxies(ctx context.Context, w admin.ZoneWait, p
 		if len(pending) == 0 {
 			return notes, nil
 		}
-		if !slices.EqualFunc(told, pending, samePending) {
+		if rejected || !slices.EqualFunc(told, pending, samePending) { // what is told last says which have rejected it
 			told = pending
 			if err := progress(pending); err != nil {
 				return nil, err

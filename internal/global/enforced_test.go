@@ -19,6 +19,7 @@ func TestWaitForProxies(t *testing.T) {
 		none     = `{"items": [], "behind": {"asOf": 9, "count": 0, "rejected": 0, "some": []}}`
 		pending  = `{"items": [], "behind": {"asOf": 9, "count": 2, "rejected": 1, "some": [{"mesh": "m", "name": "web-1", "state": "rejected"}]}}`
 		rejected = `{"items": [], "behind": {"asOf": 9, "count": 1, "rejected": 1, "some": [{"mesh": "m", "name": "web-1", "state": "rejected"}]}}`
+		awaited  = `{"items": [], "behind": {"asOf": 9, "count": 1, "rejected": 0, "some": [{"mesh": "m", "name": "web-1", "state": "pending"}]}}`
 		older    = `{"items": [], "behind": {"asOf": 8, "count": 0, "rejected": 0, "some": []}}`
 		unknown  = `{"items": []}`
 	)
@@ -33,11 +34,15 @@ func TestWaitForProxies(t *testing.T) {
 		notes   int
 		err     error
 	}{
-		"none is left":         {replies: []reply{{none, nil}}},
-		"until they have it":   {replies: []reply{{pending, nil}, {pending, nil}, {none, nil}}, want: []admin.PendingZone{{Name: "east", State: "in-sync", ProxiesBehind: 2, Proxies: []admin.PendingProxy{{Mesh: "m", Name: "web-1", State: "rejected"}}}}},
-		"not applied there":    {replies: []reply{{older, nil}, {none, nil}}, want: []admin.PendingZone{{Name: "east", State: "in-sync"}}},
-		"no answer":            {replies: []reply{{"", silent}, {none, nil}}, want: []admin.PendingZone{{Name: "east", State: "in-sync", LastError: "connected, without an answer in time"}}},
-		"only rejections":      {replies: []reply{{rejected, nil}}, err: admin.ErrProxiesRejected, want: []admin.PendingZone{{Name: "east", State: "in-sync", ProxiesBehind: 1, Proxies: []admin.PendingProxy{{Mesh: "m", Name: "web-1", State: "rejected"}}}}},
+		"none is left":       {replies: []reply{{none, nil}}},
+		"until they have it": {replies: []reply{{pending, nil}, {pending, nil}, {none, nil}}, want: []admin.PendingZone{{Name: "east", State: "in-sync", ProxiesBehind: 2, Proxies: []admin.PendingProxy{{Mesh: "m", Name: "web-1", State: "rejected"}}}}},
+		"not applied there":  {replies: []reply{{older, nil}, {none, nil}}, want: []admin.PendingZone{{Name: "east", State: "in-sync"}}},
+		"no answer":          {replies: []reply{{"", silent}, {none, nil}}, want: []admin.PendingZone{{Name: "east", State: "in-sync", LastError: "connected, without an answer in time"}}},
+		"only rejections":    {replies: []reply{{rejected, nil}}, err: admin.ErrProxiesRejected, want: []admin.PendingZone{{Name: "east", State: "in-sync", ProxiesBehind: 1, Proxies: []admin.PendingProxy{{Mesh: "m", Name: "web-1", State: "rejected"}}}}},
+		"rejected later": {replies: []reply{{awaited, nil}, {rejected, nil}}, err: admin.ErrProxiesRejected, want: []admin.PendingZone{
+			{Name: "east", State: "in-sync", ProxiesBehind: 1, Proxies: []admin.PendingProxy{{Mesh: "m", Name: "web-1", State: "pending"}}},
+			{Name: "east", State: "in-sync", ProxiesBehind: 1, Proxies: []admin.PendingProxy{{Mesh: "m", Name: "web-1", State: "rejected"}}},
+		}},
 		"a zone that is older": {replies: []reply{{unknown, nil}}, notes: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
