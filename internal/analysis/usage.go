@@ -69,7 +69,7 @@ func newUsage(ctx context.Context, reading *policy.Reading, mesh resource.MeshNa
 		plain := true
 		var of []*use
 		for r := range reading.View().List(d.Kind, mesh) {
-			if resource.Shadowed(d.Kind, r.Meta().Labels) {
+			if r.Shadowed() {
 				continue
 			}
 			mine := &use{resource: r, lost: map[resource.Path]resource.Key{}, kept: map[resource.Path]bool{}}

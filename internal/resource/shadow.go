@@ -15,7 +15,7 @@ func Permissions() []Kind { return []Kind{KindMeshTrafficPermission, KindTraffic
 // Permission reports whether a kind says who may call.
 func Permission(kind Kind) bool { return slices.Contains(Permissions(), kind) }
 
-// Shadowed reports whether a resource of a kind, with these labels, is only tried.
-func Shadowed(kind Kind, labels map[string]string) bool {
-	return labels[EnforcementLabel] == EnforcementShadow && Permission(kind)
+// Shadowed reports whether the resource is a permission that is only tried.
+func (r *Resource) Shadowed() bool {
+	return r.meta.Labels[EnforcementLabel] == EnforcementShadow && Permission(r.meta.Key.Kind)
 }

@@ -30,9 +30,8 @@ func label(r *resource.Resource, labels map[string]string) *resource.Resource {
 func worlds(w policytest.World) (all, without, with policy.View) {
 	var here, less, more []*resource.Resource
 	for _, r := range w.Resources {
-		meta := r.Meta()
 		here = append(here, r)
-		if !resource.Shadowed(r.Key().Kind, meta.Labels) {
+		if !r.Shadowed() {
 			less, more = append(less, r), append(more, r)
 		} else {
 			more = append(more, label(r, nil))

@@ -34,7 +34,7 @@ type without struct{ policy.Engine }
 // Compile implements policy.Engine.
 func (w without) Compile(view policy.View, r *resource.Resource) *policy.Policy {
 	p := w.Engine.Compile(view, r)
-	if meta := r.Meta(); resource.Shadowed(r.Key().Kind, meta.Labels) {
+	if r.Shadowed() {
 		tried := *p
 		tried.Reach = nil
 		return &tried
@@ -176,10 +176,8 @@ func (t *Trial) note(view policy.View, key resource.Key) {
 		return
 	}
 	delete(t.tried, key)
-	if r, ok := view.Get(key); ok {
-		if meta := r.Meta(); resource.Shadowed(key.Kind, meta.Labels) {
-			t.tried[key] = true
-		}
+	if r, ok := view.Get(key); ok && r.Shadowed() {
+		t.tried[key] = true
 	}
 }
 

@@ -95,8 +95,10 @@ func (s *survey) deniesAll(report *resource.Report, name resource.MeshName, mesh
 		return
 	}
 	for _, kind := range []resource.Kind{resource.KindTrafficPermission, resource.KindMeshTrafficPermission} {
-		for range s.view.List(kind, name) {
-			return
+		for r := range s.view.List(kind, name) {
+			if !r.Shadowed() {
+				return
+			}
 		}
 	}
 	report.Findf(resource.CodeDeniesAll, resource.Path("mtls").Field("enabledBackend"),
@@ -123,7 +125,7 @@ func (s *survey) tie(report *resource.Report, r *resource.Resource) {
 			above.more, below.more = true, true
 			break
 		}
-		if other.Key() == r.Key() {
+		if other.Key() == r.Key() || other.Shadowed() != r.Shadowed() {
 			continue
 		}
 		theirs := &bid{compiled: s.policy(other), byTime: mine.byTime}

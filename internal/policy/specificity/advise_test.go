@@ -219,3 +219,27 @@ func TestAdviceAboutSelectorsThatMatchNothing(t *testing.T) {
 		})
 	}
 }
+
+// What is only tried is not in effect: it ties with nothing that is, and a mesh in which
+// every permission is only tried denies every connection.
+func TestAdviceLeavesOutWhatIsOnlyTried(t *testing.T) {
+	const spec = `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"api"}}]}`
+	w := newWorld()
+	mesh := w.put(t, "Mesh", "", "m", `{"mtls":{"enabledBackend":"ca","backends":[{"name":"ca","type":"builtin"}]},"matching":{"sourceDestination":"KongMesh"}}`, time.Time{})
+	put := func(name string, labels map[string]string) resource.Key {
+		return w.Put(t, resource.Meta{Key: resource.Key{Kind: resource.KindTrafficPermission, Mesh: "m", Name: name}, Labels: labels}, spec)
+	}
+	tried := map[string]string{resource.EnforcementLabel: resource.EnforcementShadow}
+	put("a", tried)
+	lint := func(key resource.Key) []policy.Advice {
+		return policytest.Lint(t, w.View(), []*resource.Resource{w.Resources[key]}, specificityEngine)
+	}
+	advice := lint(mesh)
+	require.Len(t, advice, 1)
+	require.Contains(t, advice[0].String(), "denies every connection")
+	b := put("b", nil)
+	require.Empty(t, lint(mesh))
+	require.Empty(t, lint(b), "the one that it would tie with is only tried")
+	put("a", nil)
+	require.Len(t, lint(b), 1)
+}

@@ -35,8 +35,8 @@ func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem 
 		a.Findf(resource.CodeNoEffect, "unset", "has no effect: mesh %s forbids unsetting", a.key.Mesh)
 	}
 	a.guards(spec)
-	a.deniesAll()
-	a.ties()
+	a.deniesAll(r)
+	a.ties(r)
 	return a.Problems
 }
 
@@ -172,8 +172,8 @@ const (
 
 // ties tells which policy has priority over which, where only their names decide
 // (§4.3) and they set the same.
-func (a *advice) ties() {
-	peers := a.peersOf(a.compiled)
+func (a *advice) ties(r *resource.Resource) {
+	peers := a.peersOf(r)
 	i, found := slices.BinarySearchFunc(peers, a.key.Name, func(r *resource.Resource, name string) int {
 		return strings.Compare(r.Key().Name, name)
 	})

@@ -121,6 +121,10 @@ func TestGuardsThatDoNothing(t *testing.T) {
 // What surprises people is said when a policy is written.
 func TestAdvice(t *testing.T) {
 	timeout := func(rest string) string { return "type: MeshUpstreamTimeout\nmesh: m\nname: p\n" + rest }
+	const (
+		fromWeb = "from:\n  - {targetRef: {kind: Service, name: web}, action: ALLOW}\n"
+		tried   = "labels: {meridian.io/enforcement: shadow}\n"
+	)
 	toMesh := "to:\n  - {targetRef: {kind: Mesh}, connectTimeout: 1s}\n"
 	permission := func(rest string) string { return "type: MeshTrafficPermission\nmesh: m\nname: p\n" + rest }
 	route := "\n---\ntype: HTTPRoute\nmesh: m\nname: info\nparentRefs: [{kind: Service, name: backend}]\n"
@@ -201,6 +205,20 @@ func TestAdvice(t *testing.T) {
 				"note: targetRef: has priority over a, which targets Mesh too and sets /connectTimeout: the name that sorts later has priority",
 				"note: targetRef: has lower priority than z, which targets Mesh too and sets /connectTimeout: the name that sorts later has priority",
 			},
+		},
+		"a permission in effect and one that is only tried do not tie": {
+			documents: permission(fromWeb) + "\n---\ntype: MeshTrafficPermission\nmesh: m\nname: z\n" + tried + fromWeb + someDataplanes,
+		},
+		"one that is tried ties with others that are": {
+			documents: permission(tried+fromWeb) + "\n---\ntype: MeshTrafficPermission\nmesh: m\nname: z\n" + tried + fromWeb + someDataplanes,
+			want:      []string{"note: targetRef: has lower priority than z, which targets Mesh too and sets /action for Service web: the name that sorts later has priority"},
+		},
+		"what is only tried allows no caller": {
+			documents: permission("from:\n  - {targetRef: {kind: Mesh}, action: DENY}\n") + "\n---\ntype: MeshTrafficPermission\nmesh: m\nname: z\n" + tried + fromWeb + someDataplanes,
+			want:      []string{"warning: from[0]: denies every caller, and no MeshTrafficPermission of mesh m allows one: nothing can connect to what the policy selects"},
+		},
+		"what is only tried denies no caller": {
+			documents: permission(tried+"from:\n  - {targetRef: {kind: Mesh}, action: DENY}\n") + someDataplanes,
 		},
 		"policies on one target that set different things do not tie": {
 			documents: timeout(toMesh) + "\n---\ntype: MeshUpstreamTimeout\nmesh: m\nname: a\nto:\n  - {targetRef: {kind: Mesh}, idleTimeout: 1s}\n",

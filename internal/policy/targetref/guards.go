@@ -179,8 +179,8 @@ func (s *survey) Conditions(r *resource.Resource) (conditions []policy.Condition
 }
 
 // deniesAll warns of permissions that leave no caller: nothing in the mesh allows one.
-func (a *advice) deniesAll() {
-	if a.key.Kind != resource.KindMeshTrafficPermission {
+func (a *advice) deniesAll(r *resource.Resource) {
+	if a.key.Kind != resource.KindMeshTrafficPermission || r.Shadowed() {
 		return
 	}
 	denied := resource.Path("")
@@ -194,8 +194,10 @@ func (a *advice) deniesAll() {
 	if denied == "" {
 		return
 	}
-	if slices.ContainsFunc(a.ofKind(a.key.Kind, a.key.Mesh), (*compiled).allows) {
-		return
+	for other := range a.view.List(a.key.Kind, a.key.Mesh) {
+		if !other.Shadowed() && a.policy(other).Data.(*compiled).allows() {
+			return
+		}
 	}
 	a.Findf(resource.CodeDeniesAll, denied, "denies every caller, and no %s of mesh %s allows one: nothing can connect to what the policy selects", a.key.Kind, a.key.Mesh)
 }

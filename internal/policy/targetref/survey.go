@@ -64,17 +64,20 @@ func (s *survey) named(kind resource.Kind, mesh resource.MeshName) map[string]bo
 	return names
 }
 
-// peerGroup is policies that tie on kind: of one kind, with one target.
+// peerGroup is policies that tie on kind: of one kind, with one target, and all in effect
+// or all only tried.
 type peerGroup struct {
 	kind   resource.Kind
 	mesh   resource.MeshName
 	target resource.TargetKind
 	name   string
 	tags   string
+	tried  bool
 }
 
-func (c *compiled) group(t resource.Target) peerGroup {
-	g := peerGroup{kind: c.key.Kind, mesh: c.key.Mesh, target: t.Kind, name: t.Name}
+func groupOf(r *resource.Resource) peerGroup {
+	t := r.Spec().(resource.TargetRefSpec).TopTarget()
+	g := peerGroup{kind: r.Key().Kind, mesh: r.Key().Mesh, target: t.Kind, name: t.Name, tried: r.Shadowed()}
 	if len(t.Tags) > 0 {
 		g.tags = t.String()
 	}
@@ -83,16 +86,17 @@ func (c *compiled) group(t resource.Target) peerGroup {
 
 // peersOf returns the policies with the target of a policy, itself among them,
 // in order of name.
-func (s *survey) peersOf(c *compiled) []*resource.Resource {
-	all := peerGroup{kind: c.key.Kind, mesh: c.key.Mesh}
+func (s *survey) peersOf(policy *resource.Resource) []*resource.Resource {
+	key := policy.Key()
+	all := peerGroup{kind: key.Kind, mesh: key.Mesh}
 	if !s.grouped[all] {
 		s.grouped[all] = true
-		for r := range s.view.List(c.key.Kind, c.key.Mesh) {
-			g := c.group(r.Spec().(resource.TargetRefSpec).TopTarget())
+		for r := range s.view.List(key.Kind, key.Mesh) {
+			g := groupOf(r)
 			s.peers[g] = append(s.peers[g], r)
 		}
 	}
-	return s.peers[c.group(c.target)]
+	return s.peers[groupOf(policy)]
 }
 
 // policy returns a policy ready to be looked at.
