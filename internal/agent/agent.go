@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -32,6 +33,8 @@ const (
 	// firstPause and maxPause are the pauses between attempts to register. The longest
 	// is below the shortest useful grace period of a zone.
 	firstPause, maxPause = 200 * time.Millisecond, 10 * time.Second
+	// maxReconnect is the longest pause between attempts to connect to a zone that is away.
+	maxReconnect = 5 * time.Second
 	// keepAlive is after what silence the zone is asked whether it is there.
 	keepAlive = 30 * time.Second
 	// maxSocketPath is the longest path of a unix socket that every system takes.
@@ -248,6 +251,7 @@ func (a *agent) dial(addresses ...string) (*grpc.ClientConn, error) {
 	return dial.Conn(dial.Config{
 		Transport: a.cfg.Transport, Credentials: fileToken{a}, UserAgent: "meridian-proxy/" + version.String(),
 		MaxMessage: maxRelayed, KeepAlive: keepAlive, Log: dial.NewLog(),
+		Backoff: backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnect},
 	}, addresses...)
 }
 

@@ -33,6 +33,7 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/meshca"
+	"meridian/internal/service/dataplane"
 )
 
 // zone is a zone as agents see it.
@@ -181,9 +182,17 @@ func (z *zone) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryS
 
 func startZone(t *testing.T) *zone {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	z := &zone{address: "127.0.0.1:0"}
+	z.listen(t)
+	return z
+}
+
+// listen starts the zone at its address, also after it has been stopped.
+func (z *zone) listen(t *testing.T) {
+	t.Helper()
+	listener, err := net.Listen("tcp", z.address)
 	require.NoError(t, err)
-	z := &zone{address: listener.Addr().String()}
+	z.address = listener.Addr().String()
 	web := httptest.NewTLSServer(nil) // for its certificate
 	defer web.Close()
 	z.roots = x509.NewCertPool()
@@ -195,7 +204,6 @@ func startZone(t *testing.T) *zone {
 	go func() { defer close(done); _ = server.Serve(listener) }()
 	z.stop = func() { server.Stop(); <-done }
 	t.Cleanup(z.stop)
-	return z
 }
 
 // running is an agent that runs.
@@ -631,4 +639,33 @@ func TestAnInterruptedReplacement(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, entries, 2)
 	}
+}
+
+// A stream of an application that begins while the zone is away waits for it, and goes on
+// once the zone is back: the application has nothing to try again.
+func TestAStreamWaitsForTheZone(t *testing.T) {
+	z, log := startZone(t), &syncBuffer{}
+	r := start(t, z, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	r.bootstrapped(t)
+	stream := r.dial(t)
+	exchange(t, stream, "a")
+	z.stop()
+	_, err := stream.Recv()
+	require.Error(t, err, "the stream from before has ended")
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "connection refused") }, 30*time.Second, time.Millisecond)
+	stream.again(t)
+	require.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: "b"}))
+	z.listen(t)
+	m, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "b", m.GetTypeUrl())
+	stream.gone()
+	r.stop()
+	require.NoError(t, <-r.ended)
+}
+
+// An agent is back before the zone ends the registration that it has kept: the zone may
+// have started just after a look, and an attempt to register just before that.
+func TestAnAgentIsBackWithinTheGrace(t *testing.T) {
+	require.Less(t, maxReconnect*12/10+maxPause, dataplane.DefaultGrace)
 }

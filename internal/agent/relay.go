@@ -149,7 +149,9 @@ func (r *relay) serve(_ any, client grpc.ServerStream) error {
 	if method != relayed[0] && method != relayed[1] {
 		return status.Errorf(codes.Unimplemented, "%s is not relayed: this socket is for xDS", method)
 	}
-	zone, err := r.zone.NewStream(ctx, desc, method, grpc.ForceCodecV2(bytesCodec{}), grpc.MaxCallRecvMsgSize(maxRelayed), grpc.MaxCallSendMsgSize(maxRelayed))
+	// While the zone is away the stream waits for it. A client that is refused waits for
+	// longer with every attempt, gRPC up to two minutes, and so would be that much behind.
+	zone, err := r.zone.NewStream(ctx, desc, method, grpc.WaitForReady(true), grpc.ForceCodecV2(bytesCodec{}), grpc.MaxCallRecvMsgSize(maxRelayed), grpc.MaxCallSendMsgSize(maxRelayed))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package dial
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -45,6 +46,9 @@ type Config struct {
 	Options []grpc.DialOption
 }
 
+// defaultConnectTimeout is gRPC's own.
+const defaultConnectTimeout = 20 * time.Second
+
 // keepAliveTimeout is how long a server has to show that it is alive.
 const keepAliveTimeout = 3 * time.Second
 
@@ -86,11 +90,11 @@ func (c Config) options(addresses []string) []grpc.DialOption {
 	if c.KeepAlive > 0 {
 		options = append(options, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.KeepAlive, Timeout: keepAliveTimeout}))
 	}
-	params := grpc.ConnectParams{Backoff: c.Backoff, MinConnectTimeout: c.ConnectTimeout}
-	if params.Backoff == (backoff.Config{}) {
-		params.Backoff = backoff.DefaultConfig
-	}
-	if params.MinConnectTimeout > 0 {
+	if params := (grpc.ConnectParams{Backoff: c.Backoff, MinConnectTimeout: c.ConnectTimeout}); params != (grpc.ConnectParams{}) {
+		if params.Backoff == (backoff.Config{}) {
+			params.Backoff = backoff.DefaultConfig
+		}
+		params.MinConnectTimeout = cmp.Or(params.MinConnectTimeout, defaultConnectTimeout)
 		options = append(options, grpc.WithConnectParams(params))
 	}
 	return append(options, c.Options...)

@@ -10,10 +10,14 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -172,4 +176,32 @@ func TestSent(t *testing.T) {
 	_, err = healthv1.NewHealthClient(conn).Check(call, &healthv1.HealthCheckRequest{})
 	require.Error(t, err)
 	require.True(t, sent())
+}
+
+// The pause between attempts stays below what is configured, however long the server is
+// away, also where nothing is said of how long an attempt may take.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts []time.Time
+		conn, err := Conn(Config{
+			Transport: insecure.NewCredentials(),
+			Backoff:   backoff.Config{BaseDelay: time.Second, Multiplier: 2, Jitter: 0.2, MaxDelay: 5 * time.Second},
+			Options: []grpc.DialOption{grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+				attempts = append(attempts, time.Now())
+				return nil, errors.New("nothing listens there")
+			})},
+		}, "127.0.0.1:1")
+		require.NoError(t, err)
+		for began := time.Now(); time.Since(began) < 10*time.Minute; {
+			conn.Connect()
+			state := conn.GetState()
+			conn.WaitForStateChange(t.Context(), state)
+		}
+		require.NoError(t, conn.Close())
+		require.Equal(t, connectivity.Shutdown, conn.GetState())
+		require.Greater(t, len(attempts), 100)
+		for i := range attempts[1:] {
+			require.LessOrEqual(t, attempts[i+1].Sub(attempts[i]), 6*time.Second)
+		}
+	})
 }
