@@ -42,7 +42,7 @@ func (d *Service) finish(s *session) error {
 	d.streams.Done()
 	err := s.closeReason()
 	if registered {
-		d.logger(s).Info("proxy disconnected", "reason", disconnectReason(err))
+		d.lines.Info(d.cfg.Now(), d.logger(s), "proxy disconnected", "reason", disconnectReason(err))
 	}
 	return err
 }
@@ -176,7 +176,7 @@ func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error 
 		return err
 	}
 	d.connected(s, r, hello.GetDraining())
-	d.logger(s).Info("proxy connected", "registered", byProxy(r))
+	d.lines.Info(d.cfg.Now(), d.logger(s), "proxy connected", "registered", byProxy(r))
 	return nil
 }
 

@@ -79,6 +79,7 @@ type Service struct {
 	cfg             Config
 	builder         builder
 	sent            atomic.Uint64
+	lines           *limits.Lines // of the log about proxies that come and go
 	running         chan struct{} // closed when Run has taken over
 	expiriesChanged chan struct{} // capacity 1: the departures have changed
 	wake            chan struct{} // capacity 1: there are sessions to work on
@@ -155,7 +156,8 @@ type expiry struct {
 // the zone serves.
 func New(cfg Config) *Service {
 	d := &Service{
-		cfg: cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), withdraw: make(chan struct{}, 1), applied: make(chan struct{}, 1), unattended: map[resource.Key]time.Time{},
+		lines: limits.NewLines(),
+		cfg:   cfg, running: make(chan struct{}), expiriesChanged: make(chan struct{}, 1), wake: make(chan struct{}, 1), withdraw: make(chan struct{}, 1), applied: make(chan struct{}, 1), unattended: map[resource.Key]time.Time{},
 		registering: limits.NewTurns("registrations", limits.TurnsConfig{
 			Running: maxRegistering, RunningEach: maxRegistering / 2, Waiting: math.MaxInt, WaitingEach: math.MaxInt, // as many as there are streams
 		}),

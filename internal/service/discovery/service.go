@@ -85,6 +85,8 @@ type Service struct {
 	handling *limits.Turns
 
 	sent, rejected atomic.Uint64
+	// lines are those of the log about streams that are opened and closed.
+	lines *limits.Lines
 
 	reporting sync.Mutex // taken before mu and those of streams
 
@@ -108,7 +110,8 @@ type proxy struct {
 // zone serves.
 func New(cfg Config) *Service {
 	d := &Service{
-		cfg: cfg, running: make(chan struct{}), wake: make(chan struct{}, 1),
+		lines: limits.NewLines(),
+		cfg:   cfg, running: make(chan struct{}), wake: make(chan struct{}, 1),
 		all: map[*stream]struct{}{}, proxies: map[resource.Key]*proxy{},
 	}
 	running := runtime.GOMAXPROCS(0)

@@ -621,3 +621,23 @@ func TestWhatAClientHadIsKnownForAWhile(t *testing.T) {
 		})
 	}
 }
+
+// A client that connects again and again does not fill the log: of its lines some are left
+// out, and how many is said.
+func TestReconnectsDoNotFillTheLog(t *testing.T) {
+	z := open(t)
+	z.set(web("web-1"), 1)
+	z.run()
+	const streams = 600 // with a line when each begins, and one when it ends
+	at := time.Now()
+	z.clock.Store(&at)
+	for range streams {
+		stream := z.connect(gRPCNode)
+		next(t, stream)
+		require.NoError(t, stream.CloseSend())
+		_, err := stream.Recv()
+		require.Error(t, err)
+	}
+	require.Eventually(t, func() bool { return z.service.Streams() == 0 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, 1000, z.log.lines("xDS stream"), "of %d", 2*streams)
+}

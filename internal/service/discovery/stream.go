@@ -186,7 +186,7 @@ func (d *Service) serve(ctx context.Context, s *stream) error {
 		err = nil // the client closed its side
 	}
 	if joined {
-		d.logger(s).Info("xDS stream closed", "client", s.client, "reason", reason(err))
+		d.lines.Info(d.cfg.Now(), d.logger(s), "xDS stream closed", "client", s.client, "reason", reason(err))
 	}
 	return err
 }
@@ -269,7 +269,7 @@ func (s *stream) open() error {
 	s.mu.Lock()
 	s.machine = serve.New(serve.Config{Delta: s.delta, Drain: Drain, Memory: s.memory.Memory})
 	s.mu.Unlock()
-	d.logger(s).Info("xDS stream opened", "client", s.client, "dialect", s.dialect, "delta", s.delta)
+	d.lines.Info(d.cfg.Now(), d.logger(s), "xDS stream opened", "client", s.client, "dialect", s.dialect, "delta", s.delta)
 	if err := s.handle(r); err != nil {
 		return err
 	}
