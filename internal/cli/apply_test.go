@@ -246,14 +246,18 @@ func TestApplyWaitForProxies(t *testing.T) {
 	require.Equal(t, exit.Usage, h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=proxies").code)
 }
 
-// A wait that the server does not take on says that the write stands.
+// A wait that the server does not take on, or ends, says that the write stands.
 func TestApplyWaitBeyondTheLimit(t *testing.T) {
 	h := newHarness(t)
 	h.server.PendingStay = true
+	h.server.PendingError = rpcerr.New(rpcerr.Unauthenticated, "TOKEN_EXPIRED", "not authenticated: the token has expired")
+	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=enforced")
+	require.Equal(t, exit.Denied, out.code)
+	require.Contains(t, out.stderr, "Error: revision 1841 is written, but it is not known whether every proxy has accepted it: not authenticated: the token has expired\n")
 	h.server.PendingError = rpcerr.New(rpcerr.TooLarge, "LIMIT_REACHED", "the limit on waits for zones is reached")
-	out := h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
+	out = h.runWith(t.Context(), webToBackend, "apply", "-f", "-", "--wait=zones")
 	require.Equal(t, exit.Unavailable, out.code)
-	require.Equal(t, "TrafficPermission/web-to-backend created\nrevision 1841\n", out.stdout)
+	require.Equal(t, "TrafficPermission/web-to-backend unchanged\nrevision 1841\n", out.stdout)
 	require.Contains(t, out.stderr, "Error: revision 1841 is written, but it is not known whether every zone has applied it: the limit on waits for zones is reached")
 }
 

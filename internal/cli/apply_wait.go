@@ -68,7 +68,7 @@ func proxies(n uint32) string {
 // rejected the change.
 const reasonProxiesRejected = "PROXIES_REJECTED"
 
-// explainWait says which zones a wait ended without.
+// explainWait says which zones a wait ended without, and that the write stands.
 func explainWait(c *client.Client, err error, request *meridianv1.WaitForZonesRequest, pending []*meridianv1.PendingZone) error {
 	revision, what := request.GetRevision(), "not every zone has applied it"
 	if request.GetEnforced() {
@@ -78,16 +78,21 @@ func explainWait(c *client.Client, err error, request *meridianv1.WaitForZonesRe
 	var answered *rpcerr.Error
 	var out *exit.Failure
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &f) && f.Code == exit.Timeout, errors.As(err, &answered) && answered.Code == rpcerr.Timeout:
 		out = exit.Failf(exit.Timeout, "revision %d is written, but %s within %s", revision, what, c.Timeout)
 	case rpcerr.HasReason(err, reasonProxiesRejected):
 		out = exit.Failf(exit.Timeout, "revision %d is written, but proxies have rejected it: `meridian proxy status` says why", revision)
 	case errors.Is(err, context.Canceled):
 		out = exit.Failf(exit.Interrupted, "interrupted: revision %d is written, but it is not known whether %s", revision, strings.Replace(what, "not every", "every", 1))
-	case rpcerr.CodeOf(err) == rpcerr.TooLarge:
-		out = exit.Failf(exit.Unavailable, "revision %d is written, but it is not known whether %s: %w", revision, strings.Replace(what, "not every", "every", 1), err)
 	default:
-		return err
+		report := exit.Explain(err)
+		if rpcerr.CodeOf(err) == rpcerr.TooLarge { // there are too many waits: the input is not at fault
+			report.Code = exit.Unavailable
+		}
+		out = exit.Failf(report.Code, "revision %d is written, but it is not known whether %s: %s", revision, strings.Replace(what, "not every", "every", 1), report.Lines[0])
+		return out.With(report.Lines[1:]...)
 	}
 	for _, z := range pending {
 		line := fmt.Sprintf("  zone %s is %s at revision %d", z.GetName(), z.GetState(), z.GetRevision())
