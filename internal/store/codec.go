@@ -160,22 +160,45 @@ func unmarshal(data []byte, m proto.Message) error {
 	return nil
 }
 
+// hasUnknown looks at the fields that hold messages only: to visit all fields of every
+// message took as long as decoding it.
 func hasUnknown(m protoreflect.Message) bool {
 	if len(m.GetUnknown()) > 0 {
 		return true
 	}
-	found := false
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+	for _, f := range holdMessages[m.Descriptor()] {
 		switch {
-		case f.Message() == nil:
+		case !m.Has(f):
 		case f.IsList():
-			for i := range v.List().Len() {
-				found = found || hasUnknown(v.List().Get(i).Message())
+			list := m.Get(f).List()
+			for i := range list.Len() {
+				if hasUnknown(list.Get(i).Message()) {
+					return true
+				}
 			}
-		default:
-			found = hasUnknown(v.Message())
+		case hasUnknown(m.Get(f).Message()):
+			return true
 		}
-		return !found
-	})
-	return found
+	}
+	return false
+}
+
+// holdMessages are the fields that hold messages, by the message that has them: those of
+// commands and snapshots, and of what these hold.
+var holdMessages = messageFields(storev1.File_store_v1_command_proto, storev1.File_store_v1_snapshot_proto)
+
+// messageFields finds the fields that hold messages, in all messages of files.
+func messageFields(files ...protoreflect.FileDescriptor) map[protoreflect.MessageDescriptor][]protoreflect.FieldDescriptor {
+	out := map[protoreflect.MessageDescriptor][]protoreflect.FieldDescriptor{}
+	for _, file := range files {
+		for i := range file.Messages().Len() {
+			d := file.Messages().Get(i)
+			for j := range d.Fields().Len() {
+				if f := d.Fields().Get(j); f.Message() != nil {
+					out[d] = append(out[d], f)
+				}
+			}
+		}
+	}
+	return out
 }

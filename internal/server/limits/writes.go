@@ -36,6 +36,8 @@ const writeSeconds = 2
 type Writes struct {
 	cfg WriteConfig
 	now func() time.Time
+	// ownRequests to allBytes say what is exceeded.
+	ownRequests, ownBytes, allRequests, allBytes Exceeded
 
 	mu       sync.Mutex // guards all below
 	all      quota
@@ -55,7 +57,13 @@ func newQuota(cfg WriteConfig, times float64) quota {
 
 // NewWrites returns limits that nothing has been taken from.
 func NewWrites(cfg WriteConfig, now func() time.Time) *Writes {
-	return &Writes{cfg: cfg, now: now, all: newQuota(cfg, cfg.All), callers: map[string]*quota{}, forgetAt: forgetAbove}
+	return &Writes{
+		cfg: cfg, now: now, all: newQuota(cfg, cfg.All), callers: map[string]*quota{}, forgetAt: forgetAbove,
+		ownRequests: Exceeded{Limit: LimitWriteRequests, What: fmt.Sprintf("write requests of one caller (%g a second)", cfg.Requests)},
+		ownBytes:    Exceeded{Limit: LimitWriteBytes, What: fmt.Sprintf("bytes written by one caller (%g MiB a second)", cfg.Bytes/(1<<20))},
+		allRequests: Exceeded{Limit: LimitAllWriteRequests, What: "write requests of all callers but administrators"},
+		allBytes:    Exceeded{Limit: LimitAllWriteBytes, What: "bytes written by all callers but administrators"},
+	}
 }
 
 // Request counts one request of a caller. The error is *Exceeded.
@@ -71,13 +79,11 @@ func (w *Writes) take(caller string, admin bool, requests, bytes float64) error 
 	defer w.mu.Unlock()
 	now := w.now()
 	own := w.callerLocked(caller, now)
-	if err := own.check(now, requests, bytes, &Exceeded{Limit: LimitWriteRequests, What: fmt.Sprintf("write requests of one caller (%g a second)", w.cfg.Requests)},
-		&Exceeded{Limit: LimitWriteBytes, What: fmt.Sprintf("bytes written by one caller (%g MiB a second)", w.cfg.Bytes/(1<<20))}); err != nil {
+	if err := own.check(now, requests, bytes, &w.ownRequests, &w.ownBytes); err != nil {
 		return err
 	}
 	if !admin {
-		if err := w.all.check(now, requests, bytes, &Exceeded{Limit: LimitAllWriteRequests, What: "write requests of all callers but administrators"},
-			&Exceeded{Limit: LimitAllWriteBytes, What: "bytes written by all callers but administrators"}); err != nil {
+		if err := w.all.check(now, requests, bytes, &w.allRequests, &w.allBytes); err != nil {
 			return err
 		}
 		w.all.requests.Take(now, requests)
@@ -88,15 +94,21 @@ func (w *Writes) take(caller string, admin bool, requests, bytes float64) error 
 	return nil
 }
 
-// check returns what a request would exceed.
+// check returns what a request would exceed: a copy of tooMany or tooMuch.
 func (q *quota) check(now time.Time, requests, bytes float64, tooMany, tooMuch *Exceeded) error {
-	if tooMany.Retry = q.requests.Wait(now, requests); tooMany.Retry > 0 {
-		return tooMany
+	if after := q.requests.Wait(now, requests); after > 0 {
+		return tooMany.until(after)
 	}
-	if tooMuch.Retry = q.bytes.Wait(now, bytes); tooMuch.Retry > 0 {
-		return tooMuch
+	if after := q.bytes.Wait(now, bytes); after > 0 {
+		return tooMuch.until(after)
 	}
 	return nil
+}
+
+// until returns a copy that says when to try again.
+func (e Exceeded) until(after time.Duration) *Exceeded {
+	e.Retry = after
+	return &e
 }
 
 // callerLocked returns the budget of a caller. Callers of whom nothing is known are
