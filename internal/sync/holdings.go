@@ -11,7 +11,7 @@ import (
 )
 
 // Decoder turns stored content into a typed resource. An error quarantines the
-// resource and is shown to the operator.
+// resource and is shown to the operator. It is called concurrently.
 type Decoder func(meta resource.Meta, spec []byte) (*resource.Resource, error)
 
 // Quarantined is a resource that the zone keeps but cannot use (§7.4).

@@ -3,6 +3,7 @@ package zonesync
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -79,7 +80,9 @@ type staging struct {
 	of       uint32 // of a batch
 	cover    *bucketSet
 	time     time.Time
-	changes  []change
+	// groups are the changes as they came, count of them.
+	groups [][]change
+	count  int
 }
 
 // replicaPhase is what a replica is doing.
@@ -280,7 +283,7 @@ func (r *replica) batch(raw []byte) (*commit, signal, error) {
 		return nil, signal{}, fmt.Errorf("%w: part %d of %d of batch %d out of place", errProtocol, b.Part, b.Parts, b.Revision)
 	}
 	s.parts++
-	if err := s.add(b.Ops); err != nil {
+	if err := s.add(b.Ops, func(*change) {}); err != nil {
 		return nil, signal{}, err
 	}
 	if s.parts < s.of {
@@ -295,10 +298,31 @@ func (r *replica) batch(raw []byte) (*commit, signal, error) {
 	return r.take(s, r.epoch, nil), signal{ack: true}, nil
 }
 
-func (s *staging) add(raws [][]byte) error {
-	changes, err := decodeChanges(raws)
-	s.changes = append(s.changes, changes...)
+func (s *staging) add(raws [][]byte, then func(*change)) error {
+	changes, err := decodeChanges(raws, then)
+	s.groups, s.count = append(s.groups, changes), s.count+len(changes)
 	return err
+}
+
+// changes are all of them in order. They are shared.
+func (s *staging) changes() iter.Seq[*change] {
+	return func(yield func(*change) bool) {
+		for _, group := range s.groups {
+			for i := range group {
+				if !yield(&group[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// prepare decodes a resource of a state, unless the replica has the same: all that is left
+// to do when the state is complete delays the zone's readers.
+func (r *replica) prepare(c *change) {
+	if h := r.held[c.meta.Key]; h == nil || h.sum != c.sum || h.bad {
+		c.typed, c.problem = r.decode(c.meta, c.spec)
+	}
 }
 
 func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
@@ -362,7 +386,7 @@ func (r *replica) chunk(raw []byte, now time.Time) (*commit, signal, error) {
 			copy(s.cover[:], c.Buckets)
 		}
 	}
-	if err := s.add(c.Ops); err != nil {
+	if err := s.add(c.Ops, r.prepare); err != nil {
 		return nil, signal{}, err
 	}
 	if !c.Last {
@@ -383,14 +407,14 @@ func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, s
 	if s.epoch == r.epoch && s.revision < r.revision {
 		return nil, signal{}, fmt.Errorf("%w: a state at %d, the replica is at %d", errProtocol, s.revision, r.revision)
 	}
-	sent := make(map[resource.Key]bool, len(s.changes))
+	sent := make(map[resource.Key]bool, s.count)
 	var got store.Digest
 	for i, part := range r.buckets {
 		if !s.cover.has(i) {
 			got = got.Add(part)
 		}
 	}
-	for _, c := range s.changes {
+	for c := range s.changes() {
 		if c.deleted || sent[c.meta.Key] || !s.cover.has(store.BucketOf(c.meta.Key)) {
 			return nil, signal{}, fmt.Errorf("%w: %s out of place in a state", errProtocol, c.meta.Key)
 		}

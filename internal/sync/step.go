@@ -12,14 +12,20 @@ import (
 func (r *holdings) apply(s *staging, epoch store.Epoch, gone []resource.Key) *commit {
 	c := &commit{
 		epoch: epoch, revision: s.revision, time: s.time,
-		swap: s.mode != syncv1.Mode_MODE_UNSPECIFIED && (epoch != r.epoch || s.revision <= r.revision),
+		swap:   s.mode != syncv1.Mode_MODE_UNSPECIFIED && (epoch != r.epoch || s.revision <= r.revision),
+		writes: make([]write, 0, len(gone)+s.count),
 	}
-	// What readers see of the keys that are touched, before the step.
-	before := make(map[resource.Key]*resource.Resource, len(gone)+len(s.changes))
-	order := make([]resource.Key, 0, len(gone)+len(s.changes))
+	// What readers see of the keys that are touched, before the step. A swap shows
+	// everything instead.
+	var before map[resource.Key]*resource.Resource
+	var order []resource.Key
+	if !c.swap {
+		before = make(map[resource.Key]*resource.Resource, len(gone)+s.count)
+		order = make([]resource.Key, 0, len(gone)+s.count)
+	}
 	follows := false
 	touch := func(key resource.Key) {
-		if _, twice := before[key]; !twice {
+		if _, twice := before[key]; !twice && !c.swap {
 			before[key] = r.visible(key)
 			order = append(order, key)
 		}
@@ -28,8 +34,7 @@ func (r *holdings) apply(s *staging, epoch store.Epoch, gone []resource.Key) *co
 	for _, key := range gone {
 		r.remove(c, key, touch)
 	}
-	for i := range s.changes {
-		ch := &s.changes[i]
+	for ch := range s.changes() {
 		if ch.deleted {
 			r.remove(c, ch.meta.Key, touch)
 		} else {
@@ -79,7 +84,7 @@ func (r *holdings) put(c *commit, ch *change, comparing bool, touch func(resourc
 	r.count(key, h.sum, ch.sum)
 	h.sum = ch.sum
 	r.clear(key, h)
-	res, err := r.decode(ch.meta, ch.spec)
+	res, err := ch.build(r.decode)
 	if err != nil {
 		r.add(h, ch, err)
 		r.report(key)

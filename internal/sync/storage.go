@@ -57,7 +57,7 @@ func openStorage(m ReplicaStorage) (*contents, error) {
 }
 
 func (k records) save(writes []write, state *syncv1.ReplicaState) error {
-	entries := make([]Entry, 0, len(writes)+1)
+	entries := make([]Entry, 0, 2*len(writes)+1) // each is at most two
 	for _, w := range writes {
 		entries = appendWrite(entries, w)
 	}
