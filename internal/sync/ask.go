@@ -137,6 +137,9 @@ func (c *conn) ask(a *syncv1.Ask) (*pendingAsk, error) {
 	q.last++
 	a.Id = q.last
 	p := &pendingAsk{done: make(chan struct{})}
+	if q.pending == nil {
+		q.pending = map[uint64]*pendingAsk{}
+	}
 	q.pending[a.Id] = p
 	q.unsent = append(q.unsent, a)
 	c.wake()

@@ -14,18 +14,22 @@ import (
 	"meridian/internal/resource"
 )
 
-// conn is one zone's stream on the global: a reader and a writer that never wait
-// for each other, and a supervisor that ends both.
+// conn is one zone's stream on the global: a reader, and a writer that runs while there
+// is something to send. Neither waits for the other.
 //
-// The supervisor is gRPC's handler. Send and Recv return only when the handler
+// gRPC's handler waits for the stream to end. Send and Recv return only when the handler
 // has, so it does not wait for the other two; the Server does.
 type conn struct {
 	server     *Server
 	stream     syncv1.SyncService_StreamServer
 	token      string
-	work       chan struct{} // capacity 1: the writer has something to look at
+	writer     turn          // sends what there is
+	checker    turn          // asks whether the zone may still be connected
 	done       chan struct{} // closed by end
-	writerDone chan struct{} // closed when the writer has returned
+	writerDone chan struct{} // closed when nothing more is sent
+	began      time.Time
+	checked    time.Time // when authorization was last asked again; the patrol's
+	due        due       // the dispatcher's
 
 	mu         sync.Mutex // guards what follows
 	pub        *publisher
@@ -60,72 +64,73 @@ const (
 )
 
 func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
-	return &conn{
-		server: s, stream: stream, token: bearer(stream.Context()),
-		work: make(chan struct{}, 1), done: make(chan struct{}), writerDone: make(chan struct{}),
-		pub:  newPublisher(s.pacing, s.feed, s.cfg.Store.View),
-		asks: askQueue{pending: map[uint64]*pendingAsk{}},
+	now := time.Now()
+	c := &conn{
+		server: s, stream: stream, token: bearer(stream.Context()), began: now, checked: now,
+		done: make(chan struct{}), writerDone: make(chan struct{}),
+		pub: newPublisher(s.pacing, s.feed, s.cfg.Store.View),
 	}
+	c.writer = turn{group: &s.streams, run: c.write}
+	c.checker = turn{group: &s.streams, run: c.check}
+	return c
 }
 
 func (c *conn) serve() error {
-	// Both end soon after this function returns, which cancels the stream.
-	c.server.streams.Go(c.read)
-	c.server.streams.Go(c.write)
-	err := c.supervise()
-	c.end(err)
+	c.begin()
+	select {
+	case <-c.done:
+	case <-c.stream.Context().Done():
+	}
+	return c.finish()
+}
+
+// begin has the stream looked after. It is apart from what waits, and so is finish: what
+// they need of the stack is not kept for as long as the stream lasts.
+func (c *conn) begin() {
+	s := c.server
+	s.dispatcher.add(c)
+	c.checker.ask() // of what happened before, the stream was not told
+	c.wake()
+	s.streams.Go(c.read) // ends soon after the handler, which cancels the stream
+}
+
+func (c *conn) finish() error {
+	if ended := c.stream.Context(); ended.Err() != nil {
+		c.end(context.Cause(ended))
+	}
 	select {
 	case <-c.writerDone:
 	case <-time.After(fenceTimeout):
 	}
+	c.checker.end()
+	c.server.dispatcher.remove(c)
 	c.leave()
-	return statusOf(err)
+	return statusOf(c.reason())
 }
 
-// supervise returns why the stream has to end.
-func (c *conn) supervise() error {
-	s := c.server
-	hello := time.NewTimer(helloTimeout)
-	defer hello.Stop()
-	patrol := time.NewTicker(s.pacing.stallAfter / 4)
-	defer patrol.Stop()
-	checked := time.Now()
-	recheck, err := s.rechecked()
-	for ; err == nil; _, err = s.rechecked() {
-		select {
-		case <-c.done:
-			return c.reason()
-		case <-c.stream.Context().Done():
-			return context.Cause(c.stream.Context())
-		case <-s.ending:
-			return fencef(syncv1.FenceReason_FENCE_REASON_SHUTDOWN, "the server is shutting down")
-		case <-hello.C:
-			if !c.greeted() {
-				return status.Error(codes.DeadlineExceeded, "no Hello")
-			}
-		case <-patrol.C:
-			if err := c.stalled(time.Now()); err != nil {
-				return err
-			}
-			if time.Since(checked) < recheckEvery {
-				continue
-			}
-			if err := c.reauthorize(); err != nil {
-				return err
-			}
-			checked = time.Now()
-		case <-recheck:
-			// Before the question, so that what changes after it is asked about again; and
-			// nowhere else, so that no change is passed over.
-			if recheck, err = s.rechecked(); err != nil {
-				return err
-			}
-			if err := c.reauthorize(); err != nil {
-				return err
-			}
-		}
+// check ends the stream if it is not to be served any more.
+func (c *conn) check() (over bool) {
+	_, err := c.server.rechecked()
+	if err == nil {
+		err = c.reauthorize()
 	}
-	return err
+	if err != nil {
+		c.end(err)
+	}
+	return err != nil
+}
+
+// patrol looks after a stream whose writer may be inside Send, and cannot see for itself
+// that the zone does not even read; and asks for its authorization from time to time.
+func (c *conn) patrol(now time.Time) {
+	if err := c.stalled(now); err != nil {
+		c.end(err)
+		return
+	}
+	if now.Sub(c.checked) >= recheckEvery {
+		c.checked = now
+		c.checker.ask()
+	}
 }
 
 func (c *conn) greeted() bool {
@@ -134,8 +139,6 @@ func (c *conn) greeted() bool {
 	return c.membership == joined
 }
 
-// stalled catches a zone that does not even read: the writer is then inside
-// Send and cannot see for itself.
 func (c *conn) stalled(now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,6 +166,7 @@ func (c *conn) end(err error) {
 	if c.err == nil {
 		c.err = err
 		close(c.done)
+		c.wake() // to send why
 	}
 }
 
@@ -188,12 +192,8 @@ func (c *conn) leave() {
 	}
 }
 
-func (c *conn) wake() {
-	select {
-	case c.work <- struct{}{}:
-	default:
-	}
-}
+// wake has the writer look whether there is anything to send.
+func (c *conn) wake() { c.writer.ask() }
 
 // read takes the zone's frames until the stream ends.
 func (c *conn) read() {
@@ -306,49 +306,27 @@ func (c *conn) join(zone resource.ZoneName, h *syncv1.Hello, now time.Time) (old
 	return older, nil
 }
 
-// write sends frames until the stream ends, and then why it does.
-func (c *conn) write() {
-	defer close(c.writerDone)
+// write sends what there is, and, once the stream has ended, why it did.
+func (c *conn) write() (over bool) {
 	for {
-		changed := c.server.feed.changed()
+		select {
+		case <-c.done:
+			c.sendFence()
+			close(c.writerDone)
+			return true
+		default:
+		}
 		f, deadline, err := c.nextFrame(time.Now())
 		if f != nil && err == nil {
 			err = c.stream.Send(f)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			c.end(err)
+		case f == nil:
+			c.server.dispatcher.schedule(c, deadline)
+			return false
 		}
-		if f != nil && err == nil {
-			select {
-			case <-c.done:
-			default:
-				continue
-			}
-		} else if err == nil {
-			c.pause(changed, deadline)
-		}
-		select {
-		case <-c.done:
-			c.sendFence()
-			return
-		default:
-		}
-	}
-}
-
-// pause waits until there may be something to send.
-func (c *conn) pause(changed <-chan struct{}, deadline time.Time) {
-	var due <-chan time.Time
-	if !deadline.IsZero() {
-		t := time.NewTimer(time.Until(deadline))
-		defer t.Stop()
-		due = t.C
-	}
-	select {
-	case <-changed:
-	case <-c.work:
-	case <-due:
-	case <-c.done:
 	}
 }
 
@@ -364,7 +342,13 @@ func (c *conn) nextFrame(now time.Time) (*syncv1.GlobalFrame, time.Time, error) 
 	}
 	c.pub.awaited = len(c.asks.pending) > 0 || c.toldDraining != nil && *c.toldDraining
 	f, err := c.pub.next(now)
-	return f, c.pub.deadline(), err
+	deadline := c.pub.deadline()
+	if c.membership == 0 {
+		if deadline = c.began.Add(helloTimeout); !now.Before(deadline) {
+			err = status.Error(codes.DeadlineExceeded, "no Hello")
+		}
+	}
+	return f, deadline, err
 }
 
 // noticeLocked tells a zone that was welcomed what it does not know beside the state:

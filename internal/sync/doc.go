@@ -39,19 +39,23 @@
 //
 // On the global one feed follows the store and encodes each batch once, into a
 // ring bounded by bytes. Each stream is a publisher: a cursor into that ring.
-// There is no queue per zone. A publisher that is behind sends many batches
-// coalesced into one, the last change of each key; one that is behind the ring
-// sends the 256th parts of the key space ("buckets") whose digests differ, or a
-// snapshot.
+// There is no queue per zone. Two goroutines wait for each stream: gRPC's handler for its
+// end, and one for what the zone says. What there is to send is sent by a third that ends
+// when nothing is left, woken by the feed, by the zone or by one timer for all streams.
+//
+// A publisher that is behind sends many batches coalesced into one, the last change of
+// each key; one that is behind the ring sends the 256th parts of the key space ("buckets")
+// whose digests differ, or a snapshot.
 //
 // In the zone a replica takes frames, checks the chain, keeps the digest and
-// says what to persist. A disk persists operations, revision, epoch and digest
+// says what to persist. The resources of a state are decoded as its chunks arrive, on all
+// processors. A disk persists operations, revision, epoch and digest
 // in one transaction; then the in-memory store shows them; then the zone
 // acknowledges. Batches that queue up while the disk is busy share the next
 // transaction.
 //
 // Publisher and replica are functions of frames and of time given as an
-// argument: no sockets, no clocks, no goroutines. Server and Client give them
+// argument: no sockets, no clocks, no goroutines that outlive a call. Server and Client give them
 // all three.
 //
 // A digest is the sum, modulo 2^128, of one hash per resource. It costs the same

@@ -25,7 +25,7 @@ type feed struct {
 	mu      sync.RWMutex
 	state   feedState
 	bytes   int           // the footprints of entries
-	entries []feedEntry   // in order of revision
+	entries []*feedEntry  // in order of revision; immutable
 	wake    chan struct{} // closed and replaced at every change
 }
 
@@ -48,10 +48,12 @@ type feedState struct {
 type feedEntry struct {
 	prev, revision resource.Revision
 	time           time.Time
-	parts          [][]byte // encoded Batches, ready to be sent
-	ops            []keyedOp
-	changes        uint64 // synced changes up to and including this batch
-	bytes          int    // of parts
+	// frames are the encoded Batches, ready to be sent: every stream sends these. They are
+	// not changed.
+	frames  []*syncv1.GlobalFrame
+	ops     []keyedOp
+	changes uint64 // synced changes up to and including this batch
+	bytes   int    // of the encoded Batches
 }
 
 // Estimates of what an entry and an operation keep alive besides the encoded
@@ -62,7 +64,7 @@ const (
 )
 
 // footprint is the memory that the feed needs for a batch, in bytes.
-func (e feedEntry) footprint() int { return e.bytes + entryOverhead + opOverhead*len(e.ops) }
+func (e *feedEntry) footprint() int { return e.bytes + entryOverhead + opOverhead*len(e.ops) }
 
 // keyedOp is an encoded Op and the key it is about.
 type keyedOp struct {
@@ -129,30 +131,35 @@ func (f *feed) append(b store.Batch) error {
 }
 
 // encode builds the entry of a batch. The chain skips what is not synced.
-func (f *feed) encode(b store.Batch, synced []store.Change) (feedEntry, error) {
-	e := feedEntry{prev: f.state.last, revision: b.Revision, time: b.Time}
+func (f *feed) encode(b store.Batch, synced []store.Change) (*feedEntry, error) {
+	e := &feedEntry{prev: f.state.last, revision: b.Revision, time: b.Time}
 	raws := make([][]byte, 0, len(synced))
 	for _, c := range synced {
 		raw, err := encodeChange(c)
 		if err != nil {
-			return feedEntry{}, err
+			return nil, err
 		}
 		raws = append(raws, raw)
 	}
 	head := &syncv1.Batch{Revision: uint64(e.revision), PrevRevision: uint64(e.prev), Time: timestamppb.New(b.Time)}
 	parts, shared, err := encodeBatch(head, raws)
 	if err != nil {
-		return feedEntry{}, err
+		return nil, err
 	}
-	e.parts = parts
 	e.ops = make([]keyedOp, len(synced))
 	for i, c := range synced {
 		e.ops[i] = keyedOp{key: c.Key(), raw: shared[i]}
 	}
-	for _, p := range parts {
-		e.bytes += len(p)
+	for _, part := range parts {
+		e.bytes += len(part)
+		e.frames = append(e.frames, batchFrame(part))
 	}
 	return e, nil
+}
+
+// batchFrame is the frame of an encoded Batch.
+func batchFrame(part []byte) *syncv1.GlobalFrame {
+	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Batch{Batch: part}}
 }
 
 func encodeChange(c store.Change) ([]byte, error) {
@@ -220,8 +227,8 @@ func (f *feed) position() feedState {
 
 // after returns the batches after a revision, at most max bytes of them and at
 // least one if there is any. ok is false when some are no longer remembered.
-// The result is shared and must not be modified.
-func (f *feed) after(r resource.Revision, max int) (entries []feedEntry, ok bool) {
+// They are appended to what is given, so that a stream which follows allocates nothing.
+func (f *feed) after(r resource.Revision, max int, to []*feedEntry) (entries []*feedEntry, ok bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if r < f.state.base {
@@ -235,12 +242,12 @@ func (f *feed) after(r resource.Revision, max int) (entries []feedEntry, ok bool
 			break
 		}
 	}
-	return slices.Clone(f.entries[first:last]), true
+	return append(to, f.entries[first:last]...), true
 }
 
 // searchLocked is the index of the first batch after a revision.
 func (f *feed) searchLocked(r resource.Revision) int {
-	i, found := slices.BinarySearchFunc(f.entries, r, func(e feedEntry, r resource.Revision) int {
+	i, found := slices.BinarySearchFunc(f.entries, r, func(e *feedEntry, r resource.Revision) int {
 		switch {
 		case e.revision < r:
 			return -1

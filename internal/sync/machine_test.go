@@ -401,8 +401,8 @@ type movingFeed struct {
 	move func()
 }
 
-func (f movingFeed) after(r resource.Revision, max int) ([]feedEntry, bool) {
-	entries, ok := f.feed.after(r, max)
+func (f movingFeed) after(r resource.Revision, max int, to []*feedEntry) ([]*feedEntry, bool) {
+	entries, ok := f.feed.after(r, max, to)
 	f.move()
 	return entries, ok
 }

@@ -82,7 +82,7 @@ const (
 // source is where a publisher reads what happened: a *feed.
 type source interface {
 	position() feedState
-	after(r resource.Revision, max int) (entries []feedEntry, ok bool)
+	after(r resource.Revision, max int, to []*feedEntry) (entries []*feedEntry, ok bool)
 	wants(kind resource.Kind) bool
 }
 
@@ -107,6 +107,10 @@ type publisher struct {
 	// moves to when they have.
 	queue       []*syncv1.GlobalFrame
 	queueCursor resource.Revision
+	// oneFrame and oneEntry are the memory of a queue and of a part of the feed of one: a
+	// zone that follows is mostly sent one batch, or one bookmark, at a time.
+	oneFrame [1]*syncv1.GlobalFrame
+	oneEntry [1]*feedEntry
 	// coalesced is what is left of a batch that is encoded as it is sent.
 	coalesced *coalescedBatch
 	chunks    *chunker
@@ -143,7 +147,7 @@ func (p *publisher) greet(h *syncv1.Hello, now time.Time) error {
 	}
 	p.close()
 	p.hellos++
-	p.hello, p.queue, p.coalesced = h, nil, nil
+	p.hello, p.queue, p.coalesced = h, p.oneFrame[:0], nil
 	p.sent, p.consumed, p.burst, p.acked = 0, 0, 0, 0
 	p.window = p.pacing.window
 	if h.Window > 0 {
@@ -226,6 +230,7 @@ func (p *publisher) next(now time.Time) (*syncv1.GlobalFrame, error) {
 			p.queue[0] = nil // what was sent is not kept
 			p.queue = p.queue[1:]
 			if len(p.queue) == 0 {
+				p.queue = p.oneFrame[:0]
 				p.cursor = max(p.cursor, p.queueCursor)
 			}
 			p.account(f, now)
@@ -416,7 +421,8 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 	if p.coalesced != nil {
 		return true, p.queueCoalescedPart()
 	}
-	entries, ok := p.feed.after(p.cursor, p.pacing.coalesceBytes)
+	entries, ok := p.feed.after(p.cursor, p.pacing.coalesceBytes, p.oneEntry[:0])
+	defer clear(p.oneEntry[:])
 	if len(entries) > p.pacing.coalesceAfter {
 		entries = fewOps(entries, p.pacing.coalesceOps)
 	}
@@ -429,7 +435,7 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 		return true, nil
 	case len(entries) > 0:
 		for _, e := range entries {
-			p.queueParts(e.parts)
+			p.queue = append(p.queue, e.frames...)
 			p.queueCursor = e.revision
 		}
 		return true, nil
@@ -447,7 +453,7 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 
 // fewOps returns the first batches, at least one, that have no more than max
 // operations together.
-func fewOps(entries []feedEntry, max int) []feedEntry {
+func fewOps(entries []*feedEntry, max int) []*feedEntry {
 	ops := 0
 	for i, e := range entries {
 		if ops += len(e.ops); ops > max && i > 0 {
@@ -457,15 +463,9 @@ func fewOps(entries []feedEntry, max int) []feedEntry {
 	return entries
 }
 
-func (p *publisher) queueParts(parts [][]byte) {
-	for _, part := range parts {
-		p.queue = append(p.queue, &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Batch{Batch: part}})
-	}
-}
-
 // queueCoalesced sends the last change of each key: it takes the zone to
 // exactly the state at the last entry's revision.
-func (p *publisher) queueCoalesced(entries []feedEntry) {
+func (p *publisher) queueCoalesced(entries []*feedEntry) {
 	type slot struct{ entry, op int }
 	lastOf := map[resource.Key]slot{}
 	for i, e := range entries {
@@ -481,7 +481,7 @@ func (p *publisher) queueCoalesced(entries []feedEntry) {
 			}
 		}
 	}
-	last := &entries[len(entries)-1]
+	last := entries[len(entries)-1]
 	p.coalesced = &coalescedBatch{groups: splitOps(ops, maxPart), head: &syncv1.Batch{
 		Revision: uint64(last.revision), PrevRevision: uint64(p.cursor), Coalesced: true, Time: timestamppb.New(last.time),
 	}}
@@ -502,7 +502,7 @@ func (p *publisher) queueCoalescedPart() error {
 	if err != nil {
 		return err
 	}
-	p.queueParts([][]byte{part})
+	p.queue = append(p.queue, batchFrame(part))
 	b.groups[b.sent] = nil
 	if b.sent++; b.sent == len(b.groups) {
 		p.coalesced, p.queueCursor = nil, resource.Revision(b.head.Revision)

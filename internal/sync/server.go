@@ -85,7 +85,9 @@ type Server struct {
 	pacing   pacing
 	feed     *feed
 	registry *registry
-	ready    chan struct{} // closed when the feed has begun
+	// dispatcher knows the open streams.
+	dispatcher *dispatcher
+	ready      chan struct{} // closed when the feed has begun
 	// announced is what zones are told of the global's servers; nil before there is any.
 	announced atomic.Pointer[announcement]
 
@@ -101,7 +103,7 @@ type Server struct {
 func NewServer(cfg ServerConfig) *Server {
 	return &Server{
 		cfg: cfg, pacing: defaultPacing(), feed: newFeed(cfg.Synced, feedBytes),
-		registry: newRegistry(), ready: make(chan struct{}),
+		registry: newRegistry(), dispatcher: newDispatcher(), ready: make(chan struct{}),
 		recheck: make(chan struct{}), ending: make(chan struct{}),
 	}
 }
@@ -114,17 +116,38 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	s.announce()
 	s.streams.Go(func() { s.announceChanges(following) })
+	s.streams.Go(func() { s.dispatcher.wakeAll(following, s.feed) })
+	s.streams.Go(func() { s.dispatcher.wakeOnTime(following) })
+	s.streams.Go(func() { s.patrol(following) })
 	err := s.follow(ctx)
 	stop()
 	s.mu.Lock()
 	s.closed = true
 	close(s.ending)
 	s.mu.Unlock()
+	s.reauthorize()
 	s.streams.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// patrol looks after the streams of zones that do not read, and at authorizations that
+// have run out.
+func (s *Server) patrol(ctx context.Context) {
+	tick := time.NewTicker(s.pacing.stallAfter / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			for _, c := range s.dispatcher.streams() {
+				c.patrol(now)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // announcement is where the global's servers are, and by which authorities, in PEM, they
@@ -246,12 +269,15 @@ func (s *Server) forget(gone func(resource.ZoneName) bool) {
 	}
 }
 
-// reauthorize has every stream ask for authorization again.
+// reauthorize has every stream ask whether it may go on.
 func (s *Server) reauthorize() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	close(s.recheck)
 	s.recheck = make(chan struct{})
+	s.mu.Unlock()
+	for _, c := range s.dispatcher.streams() {
+		c.checker.ask()
+	}
 }
 
 // rechecked is closed when authorization may have changed; the error says that no
@@ -259,6 +285,9 @@ func (s *Server) reauthorize() {
 func (s *Server) rechecked() (<-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return s.recheck, fencef(syncv1.FenceReason_FENCE_REASON_SHUTDOWN, "the server is shutting down")
+	}
 	if s.suspended != "" {
 		return s.recheck, fencef(syncv1.FenceReason_FENCE_REASON_SUSPENDED, "this server does not serve zones now: %s", s.suspended)
 	}
