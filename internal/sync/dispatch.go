@@ -12,7 +12,7 @@ import (
 // turn. The function is not called concurrently. The zero value with group and run set is
 // ready to use.
 type turn struct {
-	// group counts the goroutine. Whoever calls ask is counted in it, too, unless the turn
+	// group counts the goroutine. The caller of ask is counted in it, too, unless the turn
 	// is over.
 	group *sync.WaitGroup
 	// run returns true when it is not to be called again.
@@ -37,7 +37,7 @@ func (t *turn) ask() {
 	}
 }
 
-// end has run not called again. A call that has begun goes on.
+// end has run not called again. A call that has begun continues.
 func (t *turn) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,15 +63,15 @@ func (t *turn) proceed(over bool) bool {
 // dispatcher wakes the streams of a server: all of them when the feed changes, and each
 // when something of its own is due, with one timer for all.
 type dispatcher struct {
-	mu    sync.Mutex
-	conns map[*conn]struct{}
-	all   []*conn // conns as a list, nil when they have changed since it was made
-	times dueTimes
-	kick  chan struct{} // capacity 1: the first time has changed
+	mu     sync.Mutex
+	conns  map[*conn]struct{}
+	all    []*conn // conns as a list, nil when they have changed since it was made
+	times  dueTimes
+	sooner chan struct{} // capacity 1: the first time has changed
 }
 
 func newDispatcher() *dispatcher {
-	return &dispatcher{conns: map[*conn]struct{}{}, kick: make(chan struct{}, 1)}
+	return &dispatcher{conns: map[*conn]struct{}{}, sooner: make(chan struct{}, 1)}
 }
 
 // due is when a stream is to be woken. The dispatcher guards it.
@@ -135,7 +135,7 @@ func (d *dispatcher) schedule(c *conn, at time.Time) {
 	}
 	if c.due.index == 1 {
 		select {
-		case d.kick <- struct{}{}:
+		case d.sooner <- struct{}{}:
 		default:
 		}
 	}
@@ -179,7 +179,7 @@ func (d *dispatcher) wakeOnTime(ctx context.Context) {
 	for {
 		select {
 		case <-timer.C:
-		case <-d.kick:
+		case <-d.sooner:
 		case <-ctx.Done():
 			return
 		}

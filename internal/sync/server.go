@@ -269,7 +269,7 @@ func (s *Server) forget(gone func(resource.ZoneName) bool) {
 	}
 }
 
-// reauthorize has every stream ask whether it may go on.
+// reauthorize has every stream ask whether it may continue.
 func (s *Server) reauthorize() {
 	s.mu.Lock()
 	close(s.recheck)
