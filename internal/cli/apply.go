@@ -36,6 +36,8 @@ type applyOptions struct {
 	yes bool
 	// rollout has the change reach the zones by stages.
 	rollout rolloutOptions
+	// inBatches writes a large input as several batches.
+	inBatches bool
 }
 
 func newApplyCommand(a *app) *cobra.Command {
@@ -57,11 +59,16 @@ What takes access away is shown first, and on a terminal asked about; --yes answ
 
 With --rollout, the batch is not written yet: it begins a rollout, by which the zones
 of one stage after the other have the change, and which writes the batch in the end.
-Until then no other write changes these resources. See 'meridian rollout'.`,
+Until then no other write changes these resources. See 'meridian rollout'.
+
+With --in-batches, an input of any size is written as several batches: meshes before
+what is in them, access rules and tests of meshes last. This is no atomic change.
+Where one fails, the command says what is written, and repeating it continues.`,
 		Example: `  meridian apply -f policies/
   meridian apply -f policies/ --rollout zones=canary,then=25%,then=all --interval 10m
   meridian apply -f - --dry-run=server < policy.yaml
   meridian apply -f policy.yaml --wait=zones --timeout 1m
+  meridian apply -f export/ --in-batches
   meridian apply change.plan`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -71,6 +78,8 @@ Until then no other write changes these resources. See 'meridian rollout'.`,
 				return exit.Usagef("documents are given with -f; the only argument is a plan of `meridian plan --out`")
 			case len(o.ifVersion) > 0 || o.keepTimes || o.force || o.dryRun == "client" || o.mesh.explicit():
 				return exit.Usagef("a plan has its own conditions: leave out --if-version, --keep-times, --force, --mesh and --dry-run=client")
+			case o.inBatches:
+				return exit.Usagef("a plan is of one atomic change: give the documents with -f for --in-batches")
 			case o.rollout.given():
 				return exit.Usagef("a plan is of a change at once: give the documents with -f for --rollout")
 			}
@@ -92,6 +101,7 @@ Until then no other write changes these resources. See 'meridian rollout'.`,
 	cmd.Flags().Lookup("force").Usage += "; ignore the versions in documents"
 	cmd.Flags().BoolVar(&o.keepTimes, "keep-times", false, "keep the times in documents, which decide ties (takes the right to write every AccessRole)")
 	cmd.Flags().StringVar(&o.wait, "wait", "", "zones: return when every enabled zone has applied the revision; enforced: and the proxies that it touches have accepted it; exit code 6 and the names when some have not within --timeout")
+	cmd.Flags().BoolVar(&o.inBatches, "in-batches", false, "write a large input as several batches, which are not one atomic change")
 	cmd.Flags().BoolVar(&o.connectedOnly, "connected-only", false, "with --wait: do not wait for zones that are offline, and name them")
 	return cmd
 }
@@ -128,13 +138,14 @@ func (o *applyOptions) check() error {
 	case o.connectedOnly && o.wait == "":
 		return exit.Usagef("--connected-only is about --wait=zones and --wait=enforced: give both")
 	}
-	return nil
+	return o.checkInBatches()
 }
 
 func (a *app) apply(ctx context.Context, o *applyOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
+	o.files.large = o.inBatches
 	documents, err := a.load(o.files, o.mesh)
 	if err != nil {
 		return err
@@ -151,6 +162,9 @@ func (a *app) apply(ctx context.Context, o *applyOptions) error {
 		a.advise(remarksOf(documents))
 		a.Message("Dry run: the documents are valid; nothing was sent to a control plane.")
 		return a.printChecked(o.output.Value, documents)
+	}
+	if o.inBatches {
+		return a.applyInBatches(ctx, o, resources)
 	}
 	if !o.force {
 		conditions = documentVersions(resources, conditions)
@@ -193,7 +207,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	bounded, cancel := context.WithTimeout(ctx, c.Timeout) // of the write and the wait together
 	defer cancel()
 	if err := c.Call(bounded, send); err != nil {
-		return explainInterrupt(err, request.GetDryRun())
+		return explainInterrupt(explainTooLarge(err), request.GetDryRun())
 	}
 	revision := response.GetRevision()
 	for _, warning := range response.GetWarnings() {
@@ -262,28 +276,17 @@ type resultView struct {
 func (a *app) printResults(f print.Format, results []*meridianv1.Result, revision uint64, findings []findingView) error {
 	switch {
 	case f.Structured():
-		views := make([]resultView, len(results))
-		for i, r := range results {
-			views[i] = resultView{r.GetKind(), r.GetMesh(), r.GetName(), outcomeWord(r.GetOutcome()), r.GetVersion()}
-		}
 		return a.WriteValue(f, struct {
 			Results  []resultView  `json:"results"`
 			Revision uint64        `json:"revision"`
 			Findings []findingView `json:"findings,omitempty"`
-		}{views, revision, findings})
+		}{viewResults(results), revision, findings})
 	}
-	var b strings.Builder
-	for _, r := range results {
-		b.WriteString(r.GetKind() + "/" + shownName(r))
-		if f != print.FormatName {
-			b.WriteString(" " + outcomeWord(r.GetOutcome()))
-		}
-		b.WriteByte('\n')
-	}
+	text := resultLines(f, results)
 	if f != print.FormatName {
-		fmt.Fprintf(&b, "revision %d\n", revision)
+		text += fmt.Sprintf("revision %d\n", revision)
 	}
-	return a.Output([]byte(b.String()))
+	return a.Output([]byte(text))
 }
 
 // printChecked prints documents that were checked and not sent.

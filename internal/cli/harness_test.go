@@ -40,6 +40,8 @@ type harness struct {
 	fleetBudget time.Duration
 	// lossBudget is how long is waited for what a change takes away.
 	lossBudget time.Duration
+	// partResources bounds a batch of apply --in-batches, unless zero.
+	partResources int
 	// terminal is the standard input, in place of a text.
 	terminal io.Reader
 }
@@ -102,6 +104,9 @@ func (h *harness) runWith(ctx context.Context, stdin string, args ...string) out
 	a := newApp(strings.NewReader(stdin), &stdout, &stderr, parseEnvironment(h.env),
 		func() time.Time { return clitest.Epoch.Add(10*time.Minute + time.Duration(h.later.Load())) })
 	a.fleetBudget, a.lossBudget = h.fleetBudget, h.lossBudget
+	if h.partResources > 0 {
+		a.partResources = h.partResources
+	}
 	if h.terminal != nil {
 		a.stdin = h.terminal
 	}

@@ -87,6 +87,8 @@ type app struct {
 	fleetBudget time.Duration
 	// lossBudget is how long is waited for what a change takes away.
 	lossBudget time.Duration
+	// partResources bounds a batch of apply --in-batches.
+	partResources int
 }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, now func() time.Time) *app {
@@ -96,7 +98,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, env map[string]string, no
 		},
 		stdin:      stdin,
 		connection: client.Flags{Env: env},
-		foreground: &Foreground{}, fleetBudget: fleetBudget, lossBudget: lossBudget,
+		foreground: &Foreground{}, fleetBudget: fleetBudget, lossBudget: lossBudget, partResources: partResources,
 	}
 }
 

@@ -30,7 +30,9 @@ type sources struct {
 	// kustomize is the directory of -k.
 	kustomize string
 	recursive bool
-	cmd       *cobra.Command
+	// large reads files of any size (see resource.DecodeOptions).
+	large bool
+	cmd   *cobra.Command
 }
 
 // bindSources defines -f, -k and -R.
@@ -54,7 +56,7 @@ func (s *sources) load(stdin io.Reader, options resource.DecodeOptions) ([]resou
 	if !s.given() {
 		return nil, exit.Usagef("-f is required: the file or directory to read, or - for standard input")
 	}
-	options.Flat = !s.recursive
+	options.Flat, options.Large = !s.recursive, s.large
 	var (
 		paths []string
 		read  []resource.Source

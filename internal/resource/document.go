@@ -22,6 +22,10 @@ type DecodeOptions struct {
 	MeshExplicit bool
 	// Flat makes Load read directories without the directories below them.
 	Flat bool
+	// Large makes Load read sources of any size, as long as they are documents that lines
+	// of `---` separate, some of these at a time, and keep no decoded specs: each is
+	// decoded again when it is asked for.
+	Large bool
 	// Tests receives every document of kind PolicyTestKind, which is no resource, with
 	// its source. nil leaves them out.
 	Tests func(source string, document *doctree.Node)
@@ -73,7 +77,7 @@ type Document struct {
 // source appears in messages; when it ends in ".json", nothing but JSON is
 // accepted.
 func Decode(source string, data []byte, opts DecodeOptions) ([]Document, error) {
-	documents, failed := decodeAll(source, data, opts)
+	documents, failed := decodeAll(source, data, opts, &place{})
 	failed = append(failed, duplicates(documents)...)
 	if len(failed) > 0 {
 		return nil, failed
@@ -81,13 +85,18 @@ func Decode(source string, data []byte, opts DecodeOptions) ([]Document, error) 
 	return documents, nil
 }
 
-// decodeAll returns what was accepted and what was not.
-func decodeAll(source string, data []byte, opts DecodeOptions) ([]Document, DocumentErrors) {
+// decodeAll returns what was accepted and what was not. begin is where the data begins in
+// its source; the documents in it are counted there.
+func decodeAll(source string, data []byte, opts DecodeOptions, begin *place) ([]Document, DocumentErrors) {
 	wantJSON := strings.HasSuffix(strings.ToLower(source), ".json")
 	roots, repeats, err := doctree.Parse(data, wantJSON)
 	var documents []Document
 	var failed DocumentErrors
-	index := 0
+	index := begin.documents
+	defer func() {
+		begin.documents = index
+		begin.move(documents, failed)
+	}()
 	for _, root := range roots {
 		for _, n := range splitList(root) {
 			index++
@@ -172,7 +181,9 @@ func decodeDocument(n *doctree.Node, repeats bool, opts DecodeOptions) (Document
 		content.curb()
 		locate(below, content.Problems)
 		report.Problems = append(report.Problems, content.Problems...)
-		resource = New(e.meta, spec, canonical)
+		if resource = New(e.meta, spec, canonical); opts.Large {
+			resource = again(e.meta, canonical)
+		}
 		if tests, ok := spec.(*MeshTest); ok {
 			for i := range tests.Cases {
 				caseLines = append(caseLines, doctree.LineAt(below, Path("cases").Index(i)))

@@ -45,12 +45,7 @@ func Load(paths []string, stdin io.Reader, opts DecodeOptions, more ...Source) (
 		}
 		found, broken := -tests, len(failed)
 		for _, source := range sources {
-			name, data, err := readSource(source, stdin)
-			if err != nil {
-				failed = append(failed, sourceError(name, 0, err.Error())...)
-				continue
-			}
-			decoded, problems := decodeAll(name, data, opts)
+			decoded, problems := loadSource(source, stdin, opts)
 			documents = append(documents, decoded...)
 			failed = append(failed, problems...)
 			found += len(decoded)
@@ -60,7 +55,7 @@ func Load(paths []string, stdin io.Reader, opts DecodeOptions, more ...Source) (
 		}
 	}
 	for _, source := range more {
-		decoded, problems := decodeAll(source.Name, source.Data, opts)
+		decoded, problems := decodeAll(source.Name, source.Data, opts, &place{})
 		documents = append(documents, decoded...)
 		failed = append(failed, problems...)
 		if len(decoded)+len(problems) == 0 {
@@ -134,36 +129,38 @@ func expand(path string, flat bool) ([]string, error) {
 	return files, nil
 }
 
-// readSource reads one file or stdin, at most MaxSourceBytes of it.
-func readSource(path string, stdin io.Reader) (name string, data []byte, err error) {
-	name = sourceName(path)
-	reader := stdin
+// loadSource reads and decodes one file or stdin.
+func loadSource(path string, stdin io.Reader, opts DecodeOptions) ([]Document, DocumentErrors) {
+	name, reader := sourceName(path), stdin
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
-			return name, nil, plainError(err)
+			return nil, sourceError(name, 0, plainError(err).Error())
 		}
 		defer file.Close()
-		if info, err := file.Stat(); err == nil && info.Size() > MaxSourceBytes {
-			return name, nil, tooLarge(fmt.Sprintf("%d MiB", info.Size()>>20))
+		if info, err := file.Stat(); err == nil && info.Size() > MaxSourceBytes && !opts.Large {
+			return nil, sourceError(name, 0, tooLarge(fmt.Sprintf("%d MiB", info.Size()>>20)).Error())
 		}
 		reader = file
 	}
 	if reader == nil {
-		return name, nil, errors.New("there is no standard input here")
+		return nil, sourceError(name, 0, "there is no standard input here")
 	}
-	data, err = io.ReadAll(io.LimitReader(reader, MaxSourceBytes+1))
+	if opts.Large && !strings.HasSuffix(strings.ToLower(name), ".json") {
+		return loadParts(name, reader, opts)
+	}
+	data, err := io.ReadAll(io.LimitReader(reader, MaxSourceBytes+1))
 	if err != nil {
-		return name, nil, plainError(err)
+		return nil, sourceError(name, 0, plainError(err).Error())
 	}
 	if len(data) > MaxSourceBytes {
-		return name, nil, tooLarge("more than that")
+		return nil, sourceError(name, 0, tooLarge("more than that").Error())
 	}
-	return name, data, nil
+	return decodeAll(name, data, opts, &place{})
 }
 
 func tooLarge(size string) error {
-	return fmt.Errorf("a file of documents can have %d MiB, this one has %s; split it", MaxSourceBytes>>20, size)
+	return fmt.Errorf("a file of documents can have %d MiB, this one has %s; split it, or, where lines of `---` separate its documents, apply it with --in-batches", MaxSourceBytes>>20, size)
 }
 
 // plainError takes the operation and the path, which the message has already,

@@ -246,7 +246,7 @@ func TestLoadRefusals(t *testing.T) {
 		{"a directory without policies", []string{path("empty")}, path("empty") + ": the directory holds no .yaml, .yml or .json file"},
 		{"a file of comments", []string{path("comment.yaml")}, path("comment.yaml") + ": holds no resources"},
 		{"empty standard input", []string{"-"}, "stdin: holds no resources"},
-		{"100 MB", []string{path("huge.yaml")}, path("huge.yaml") + ": a file of documents can have 32 MiB, this one has 100 MiB; split it"},
+		{"100 MB", []string{path("huge.yaml")}, path("huge.yaml") + ": a file of documents can have 32 MiB, this one has 100 MiB; split it, or, where lines of `---` separate its documents, apply it with --in-batches"},
 		{
 			"one identity in two files",
 			[]string{path("one.yaml"), path("two.yaml")},
@@ -264,7 +264,7 @@ func TestLoadRefusals(t *testing.T) {
 
 func TestLoadRefusesEndlessInput(t *testing.T) {
 	_, err := resource.Load([]string{"-"}, endless{}, resource.DecodeOptions{})
-	require.EqualError(t, err, "stdin: a file of documents can have 32 MiB, this one has more than that; split it")
+	require.EqualError(t, err, "stdin: a file of documents can have 32 MiB, this one has more than that; split it, or, where lines of `---` separate its documents, apply it with --in-batches")
 }
 
 // endless is a reader that never ends.

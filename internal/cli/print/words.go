@@ -3,12 +3,16 @@ package print
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Plural prints a count and its noun.
 func Plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
+	}
+	if strings.HasSuffix(noun, "ch") || strings.HasSuffix(noun, "sh") {
+		noun += "e"
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
 }
