@@ -12,7 +12,8 @@ type Engine interface {
 	Kinds() []resource.Kind
 	// Compile prepares one policy: where it can reach, what else it was
 	// compiled from, and whatever the engine needs to rank it quickly. It is
-	// called again when one of Policy.Depends changes.
+	// called again when one of Policy.Depends changes, and, without a view, to
+	// have once more what was compiled before and depends on nothing.
 	Compile(view View, r *resource.Resource) *Policy
 	// Rules decides what one kind does on one attachment. Candidates come in no
 	// particular order, without duplicates, and are a superset of the policies

@@ -3,6 +3,8 @@ package policy
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
+	"unique"
 
 	"meridian/internal/resource"
 )
@@ -41,18 +43,23 @@ type drawer struct {
 	memberTag, attachTag string
 }
 
-// slot is where a policy is filed: a drawer and the two anchors' values.
+// slot is where a policy is filed: a drawer and the two anchors' values. Drawers are few
+// and slots many, so that they share them.
 type slot struct {
-	drawer
-	memberValue, attachValue string
+	drawer unique.Handle[drawer]
+	values
 }
 
-func slotOf(r *Reach) slot {
+// slotOf returns the slot of a reach, by its attachment alone unless members count.
+func slotOf(r *Reach, members bool) slot {
 	member, attach := anchorOf(r.Member), anchorOf(r.Attachment)
 	if r.Name != "" {
 		member = pair{nameTag, r.Name}
 	}
-	return slot{drawer{r.On, member.tag, attach.tag}, member.value, attach.value}
+	if !members {
+		member = pair{}
+	}
+	return slot{unique.Make(drawer{r.On, member.tag, attach.tag}), values{member.value, attach.value}}
 }
 
 // maxSlots bounds how many places one policy is filed in. A policy with more
@@ -61,13 +68,13 @@ const maxSlots = 256
 
 // slotsOf lists the distinct places a policy is filed in.
 func slotsOf(p *Policy) []slot {
+	if len(p.Reach) == 1 {
+		return []slot{slotOf(&p.Reach[0], true)}
+	}
 	slots := make([]slot, 0, len(p.Reach))
 	seen := make(map[slot]bool, len(p.Reach))
 	for i := range p.Reach {
-		s := slotOf(&p.Reach[i])
-		if len(p.Reach) > maxSlots {
-			s.memberTag, s.memberValue = "", ""
-		}
+		s := slotOf(&p.Reach[i], len(p.Reach) <= maxSlots)
 		if !seen[s] {
 			seen[s] = true
 			slots = append(slots, s)
@@ -87,11 +94,50 @@ type filing struct {
 	policies map[values][]*filed
 }
 
-// filed is a policy and how many slots it has: one with a single slot cannot
-// turn up twice in a look-up.
+// filed is a policy and where it is filed: one with a single slot cannot turn up twice in
+// a look-up. It may be in several indexes. What it was compiled to is kept where more than
+// the resource was needed for it, and once it has been asked for: most of a million
+// policies concern no dataplane here, and take as little memory as that.
 type filed struct {
-	*Policy
-	slots []slot
+	resource *resource.Resource
+	engine   Engine
+	slots    []slot
+	policy   atomic.Pointer[Policy]
+}
+
+// newFiled files a policy, which is kept where it is about to be asked for.
+func newFiled(p *Policy, engine Engine, keep bool) *filed {
+	f := &filed{resource: p.Resource, engine: engine, slots: slotsOf(p)}
+	if keep || len(p.Depends) > 0 {
+		f.policy.Store(p)
+	}
+	return f
+}
+
+// compiled returns the policy, the same one every time.
+func (f *filed) compiled() *Policy {
+	if p := f.policy.Load(); p != nil {
+		return p
+	}
+	if p := f.engine.Compile(nil, f.resource); f.policy.CompareAndSwap(nil, p) {
+		return p
+	}
+	return f.policy.Load()
+}
+
+// maySelect reports whether the policy may select a dataplane, by its anchors: false only
+// where it does not.
+func (f *filed) maySelect(dp *Dataplane) bool {
+	return slices.ContainsFunc(f.slots, func(s slot) bool {
+		switch tag := s.drawer.Value().memberTag; tag {
+		case "":
+			return true
+		case nameTag:
+			return dp.Name == s.member
+		default:
+			return slices.Contains(dp.values[tag], s.member)
+		}
+	})
 }
 
 // kindIndex finds the policies of one kind in one mesh that can reach an
@@ -114,15 +160,12 @@ func (x *kindIndex) drawer(d drawer) *filing {
 	return f
 }
 
-func (x *kindIndex) add(p *Policy) { x.insert(&filed{Policy: p, slots: slotsOf(p)}) }
-
 // insert adds a policy that may be in other indexes, too.
 func (x *kindIndex) insert(f *filed) {
-	x.byName[f.Key().Name] = f
+	x.byName[f.resource.Key().Name] = f
 	for _, s := range f.slots {
-		d := x.drawer(s.drawer)
-		v := values{s.memberValue, s.attachValue}
-		d.policies[v] = append(d.policies[v], f)
+		d := x.drawer(s.drawer.Value())
+		d.policies[s.values] = append(d.policies[s.values], f)
 	}
 }
 
@@ -133,13 +176,12 @@ func (x *kindIndex) remove(name string) {
 	}
 	delete(x.byName, name)
 	for _, s := range f.slots {
-		d := x.drawer(s.drawer)
-		v := values{s.memberValue, s.attachValue}
-		rest := slices.DeleteFunc(d.policies[v], func(g *filed) bool { return g == f })
+		d := x.drawer(s.drawer.Value())
+		rest := slices.DeleteFunc(d.policies[s.values], func(g *filed) bool { return g == f })
 		if len(rest) > 0 {
-			d.policies[v] = rest
+			d.policies[s.values] = rest
 		} else {
-			delete(d.policies, v)
+			delete(d.policies, s.values)
 		}
 	}
 	x.drawers = slices.DeleteFunc(x.drawers, func(d *filing) bool { return len(d.policies) == 0 })
@@ -174,8 +216,8 @@ func (x *kindIndex) candidates(found []*Policy, dp *Dataplane, a *Attachment) []
 
 func appendFiled(found []*Policy, start int, more []*filed) []*Policy {
 	for _, f := range more {
-		if len(f.slots) == 1 || !slices.Contains(found[start:], f.Policy) {
-			found = append(found, f.Policy)
+		if p := f.compiled(); len(f.slots) == 1 || !slices.Contains(found[start:], p) {
+			found = append(found, p)
 		}
 	}
 	return found
@@ -186,8 +228,8 @@ func appendFiled(found []*Policy, start int, more []*filed) []*Policy {
 func (x *kindIndex) selecting(dp *Dataplane) []*Policy {
 	var found []*Policy
 	for _, f := range x.byName {
-		if f.Selects(dp) {
-			found = append(found, f.Policy)
+		if f.maySelect(dp) && f.compiled().Selects(dp) {
+			found = append(found, f.compiled())
 		}
 	}
 	slices.SortFunc(found, func(a, b *Policy) int { return strings.Compare(a.Key().Name, b.Key().Name) })

@@ -127,7 +127,7 @@ func (m *Matcher) Reset(view View) {
 	m.memos.Store(0)
 	for _, kind := range m.kinds {
 		for r := range view.List(kind, "") {
-			m.addPolicyLocked(m.byKind[kind].Compile(view, r))
+			m.addPolicyLocked(m.byKind[kind].Compile(view, r), false)
 		}
 	}
 	for r := range view.List(resource.KindDataplane, "") {
@@ -157,7 +157,8 @@ func (m *Matcher) meshLocked(name resource.MeshName) *meshState {
 	return ms
 }
 
-func (m *Matcher) addPolicyLocked(p *Policy) {
+// addPolicyLocked adds a policy, and keeps it as compiled where it is about to be asked for.
+func (m *Matcher) addPolicyLocked(p *Policy, keep bool) {
 	key := p.Key()
 	ms := m.meshLocked(key.Mesh)
 	x := ms.kinds[key.Kind]
@@ -165,7 +166,7 @@ func (m *Matcher) addPolicyLocked(p *Policy) {
 		x = newKindIndex()
 		ms.kinds[key.Kind] = x
 	}
-	x.add(p)
+	x.insert(newFiled(p, m.byKind[key.Kind], keep))
 	for _, name := range namesIn(p) {
 		ms.named[name]++
 	}
@@ -202,7 +203,7 @@ func (m *Matcher) removePolicyLocked(p *Policy) {
 func (m *Matcher) policyLocked(key resource.Key) *Policy {
 	if ms := m.meshes[key.Mesh]; ms != nil && ms.kinds[key.Kind] != nil {
 		if f := ms.kinds[key.Kind].byName[key.Name]; f != nil {
-			return f.Policy
+			return f.compiled()
 		}
 	}
 	return nil

@@ -67,6 +67,8 @@ type update struct {
 	// policies maps each policy that may have changed to its new form; nil when
 	// it is gone.
 	policies map[resource.Key]*Policy
+	// reaching are those of them that can take effect on a dataplane.
+	reaching map[resource.Key]bool
 	// meshes are the new settings of the meshes whose settings changed.
 	meshes map[resource.MeshName]*Mesh
 	// dataplanes are the changed ones, each as it was before the change.
@@ -161,6 +163,7 @@ func (m *Matcher) changesLocked(view View, changed []resource.Key) *update {
 	u := &update{
 		m: m, view: view,
 		policies:   map[resource.Key]*Policy{},
+		reaching:   map[resource.Key]bool{},
 		meshes:     map[resource.MeshName]*Mesh{},
 		dataplanes: map[resource.Key]past{},
 		areas:      map[area][]outcome{},
@@ -214,7 +217,9 @@ func (u *update) spread() {
 			if p == nil {
 				continue
 			}
-			for g, attachments := range reachedBy(ms, p) {
+			reached := reachedBy(ms, p)
+			u.reaching[key] = p == after && len(reached) > 0
+			for g, attachments := range reached {
 				for _, i := range attachments {
 					u.area(ms, area{g, i, key.Kind}, named)
 					if sibling, ok := u.m.siblings[key.Kind]; ok && ms.kinds[sibling] != nil {
@@ -280,7 +285,7 @@ func (u *update) run() {
 			m.removePolicyLocked(before)
 		}
 		if after != nil {
-			m.addPolicyLocked(after)
+			m.addPolicyLocked(after, u.reaching[key])
 		}
 	}
 	for a := range u.areas {

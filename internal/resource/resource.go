@@ -56,7 +56,8 @@ const TokenMeshLabel = "meridian.io/token-mesh"
 // Resource is one immutable resource: what was written, when, and as what. It
 // is shared freely between goroutines; to change one, build another.
 type Resource struct {
-	meta      Meta
+	meta Meta
+	// spec is undecoded where it is decoded when it is asked for (see Stored).
 	spec      Spec
 	canonical []byte
 	hash      atomic.Pointer[[sha256.Size]byte] // filled by Hash
@@ -86,9 +87,15 @@ func (r *Resource) Meta() Meta { return r.meta }
 // Key returns the identity.
 func (r *Resource) Key() Key { return r.meta.Key }
 
+// KeyRef is Key without a copy. It must not be modified.
+func (r *Resource) KeyRef() *Key { return &r.meta.Key }
+
 // Spec returns the typed content. It must not be modified.
 func (r *Resource) Spec() Spec {
-	if d, ok := r.spec.(deferred); ok {
+	switch d := r.spec.(type) {
+	case undecoded:
+		return decodedSpecs.of(r)
+	case deferred:
 		return d()
 	}
 	return r.spec

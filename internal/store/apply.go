@@ -194,7 +194,7 @@ func (b *batch) write(key resource.Key, op Op) OpResult {
 	if !kept.ModificationTime.IsZero() {
 		meta.ModificationTime = kept.ModificationTime
 	}
-	after := r.WithMeta(meta)
+	after := r.Store(meta)
 	b.put(newItem(after))
 	b.changes = append(b.changes, Change{Before: before, After: after})
 	return result
@@ -251,12 +251,12 @@ func (b *batch) checkEmpty(mesh resource.MeshName) error {
 		if t.count == 0 {
 			continue
 		}
-		b.tree.Ascend(&item{key: resource.Key{Kind: t.kind, Mesh: mesh}}, func(it *item) bool {
+		b.tree.Ascend(&item{key: &resource.Key{Kind: t.kind, Mesh: mesh}}, func(it *item) bool {
 			if it.key.Kind != t.kind || it.key.Mesh != mesh {
 				return false
 			}
 			if left.Count == 0 {
-				left.Example = it.key
+				left.Example = *it.key
 			}
 			left.Count++
 			return true

@@ -15,29 +15,12 @@ import (
 	"meridian/internal/resource"
 )
 
-// Unreadable is the spec of a resource whose stored bytes this release cannot
-// decode: a kind it does not know, or content that an earlier release accepted
-// and this one does not. The bytes are kept, count in every digest and are
-// replaced by the next valid write; the resource has no effect until then.
-type Unreadable struct {
-	// Err says why.
-	Err error
-}
+// Unreadable is resource.Unreadable.
+type Unreadable = resource.Unreadable
 
-// Validate reports why the spec cannot be read.
-func (u *Unreadable) Validate(at resource.Path, r *resource.Report) {
-	r.Errorf(at, "this release cannot read the stored spec: %s", u.Err)
-}
-
-// Restore makes a resource from stored bytes. The bytes are kept as they are,
-// whatever this release would make of them, so that digests agree between
-// releases; a spec that cannot be decoded becomes Unreadable.
+// Restore makes a resource from stored bytes (see resource.Stored).
 func Restore(meta resource.Meta, canonical []byte) *resource.Resource {
-	built, _, err := resource.Build(meta, canonical)
-	if err != nil {
-		return resource.New(meta, &Unreadable{Err: err}, canonical)
-	}
-	return resource.New(meta, built.Spec(), canonical)
+	return resource.Stored(meta, canonical)
 }
 
 func keyToProto(k resource.Key) *storev1.Key {
@@ -49,7 +32,7 @@ func keyFromProto(k *storev1.Key) (resource.Key, error) {
 	if key.Kind == "" || key.Name == "" {
 		return key, errors.New("a key without kind or name")
 	}
-	return key, nil
+	return resource.SharedKey(key), nil
 }
 
 // timeToProto writes the zero time as absent.

@@ -112,5 +112,5 @@ func compareItems(a *iterator, inA bool, b *iterator, inB bool) int {
 	case !inA:
 		return 1
 	}
-	return a.Item().key.Compare(b.Item().key)
+	return a.Item().key.Compare(*b.Item().key)
 }

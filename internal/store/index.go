@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -18,19 +19,28 @@ type index struct {
 
 // entry is a resource under one of its terms.
 type entry struct {
-	// key is the resource's, with the term and endOfTerm in front of its name.
-	key resource.Key
-	res *resource.Resource
+	// key is the resource's, in the resource. Its name does not count in what a scan
+	// begins at, whose res is nil.
+	key  *resource.Key
+	term string
+	res  *resource.Resource
 }
 
-// endOfTerm stands in no name.
-const endOfTerm = "\x00"
+// compare orders entries by kind and mesh, then by term, then by name.
+func (e *entry) compare(o *entry) int {
+	return cmp.Or(
+		strings.Compare(string(e.key.Kind), string(o.key.Kind)),
+		strings.Compare(string(e.key.Mesh), string(o.key.Mesh)),
+		strings.Compare(e.term, o.term),
+		strings.Compare(e.key.Name, o.key.Name),
+	)
+}
 
 func newIndex(terms func(*resource.Resource) []string) *index {
 	if terms == nil {
 		return nil
 	}
-	less := func(a, b entry) bool { return a.key.Compare(b.key) < 0 }
+	less := func(a, b entry) bool { return a.compare(&b) < 0 }
 	return &index{terms: terms, entries: btree.NewBTreeGOptions(less, btree.Options{Degree: treeDegree, NoLocks: true})}
 }
 
@@ -41,14 +51,14 @@ func (x *index) copy() *index {
 	return &index{terms: x.terms, entries: x.entries.Copy()}
 }
 
-// replace takes a resource out and puts another in; either may be nil.
+// replace takes a resource out and puts another of the same key in; either may be nil.
 func (x *index) replace(before, after *resource.Resource) {
 	if x == nil {
 		return
 	}
 	now := x.of(after)
 	for _, e := range x.of(before) {
-		if !slices.ContainsFunc(now, func(n entry) bool { return n.key == e.key }) {
+		if !slices.ContainsFunc(now, func(n entry) bool { return n.term == e.term }) {
 			x.entries.Delete(e)
 		}
 	}
@@ -61,18 +71,18 @@ func (x *index) of(r *resource.Resource) []entry {
 	if r == nil {
 		return nil
 	}
-	var entries []entry
-	for _, term := range x.terms(r) {
-		key := r.Key()
-		key.Name = term + endOfTerm + key.Name
-		entries = append(entries, entry{key, r})
+	terms := x.terms(r)
+	entries := make([]entry, len(terms))
+	for i, term := range terms {
+		entries[i] = entry{r.KeyRef(), term, r}
 	}
 	return entries
 }
 
 func (x *index) scan(kind resource.Kind, mesh resource.MeshName, prefix string, visit func(*resource.Resource) bool) {
-	x.entries.Ascend(entry{key: resource.Key{Kind: kind, Mesh: mesh, Name: prefix}}, func(e entry) bool {
-		if e.key.Kind != kind || e.key.Mesh != mesh || !strings.HasPrefix(e.key.Name, prefix) {
+	first := entry{key: &resource.Key{Kind: kind, Mesh: mesh}, term: prefix}
+	x.entries.Ascend(first, func(e entry) bool {
+		if e.key.Kind != kind || e.key.Mesh != mesh || !strings.HasPrefix(e.term, prefix) {
 			return false
 		}
 		return visit(e.res)

@@ -512,7 +512,7 @@ func (c *changesOf) next() (resource.Key, *pastResource, bool) {
 func (p *Past) ListBeside(now *View, first resource.Key, mesh resource.MeshName) iter.Seq2[*resource.Resource, *resource.Resource] {
 	return func(yield func(then, now *resource.Resource) bool) {
 		beside := now.tree.Iter()
-		at := beside.Seek(&item{key: first})
+		at := beside.Seek(&item{key: &first})
 		for r := range p.ListFrom(first, mesh) {
 			key := r.Key()
 			order := 1

@@ -9,17 +9,20 @@ import (
 	"meridian/internal/resource"
 )
 
-// item is what the tree holds: a resource with what is derived from it once.
+// item is what the tree holds: a resource with its term in the digest, which is derived
+// from it once.
 type item struct {
-	key    resource.Key
-	res    *resource.Resource
-	sum    Digest
-	bucket uint8
+	// key is the resource's, in the resource. Alone it is what is looked for.
+	key *resource.Key
+	res *resource.Resource
+	sum Digest
 }
 
-func newItem(r *resource.Resource) *item {
-	return &item{key: r.Key(), res: r, sum: Sum(r), bucket: uint8(BucketOf(r.Key()))}
-}
+func newItem(r *resource.Resource) *item { return &item{key: r.KeyRef(), res: r, sum: Sum(r)} }
+
+// bucket is the one of the resource. It is worked out each time, which takes less than
+// to keep it does.
+func (it *item) bucket() int { return BucketOf(*it.key) }
 
 type (
 	tree     = btree.BTreeG[*item]
@@ -33,11 +36,21 @@ const treeDegree = 16
 // newTree returns an empty tree. It takes no locks: one writer owns it, and
 // readers see only immutable copies.
 func newTree() *tree {
-	less := func(a, b *item) bool { return a.key.Compare(b.key) < 0 }
+	less := func(a, b *item) bool { return a.key.Compare(*b.key) < 0 }
 	return btree.NewBTreeGOptions(less, btree.Options{Degree: treeDegree, NoLocks: true})
 }
 
-func lookup(t *tree, key resource.Key) (*item, bool) { return t.Get(&item{key: key}) }
+func lookup(t *tree, key resource.Key) (*item, bool) { return t.Get(itemAt(key)) }
+
+// itemAt returns an item to look for.
+func itemAt(key resource.Key) *item {
+	at := &struct {
+		item
+		of resource.Key
+	}{of: key}
+	at.key = &at.of
+	return &at.item
+}
 
 // The buckets of a kind are two levels of sixteen, so that a change copies 32
 // entries and not 256.
@@ -81,12 +94,13 @@ func (d *draft) put(it *item) {
 	}
 	t.count++
 	t.digest = t.digest.Add(it.sum)
-	b := d.blockOf(t, it.bucket)
-	b.sums[it.bucket%fanout] = b.sums[it.bucket%fanout].Add(it.sum)
+	bucket := it.bucket()
+	b := d.blockOf(t, bucket)
+	b.sums[bucket%fanout] = b.sums[bucket%fanout].Add(it.sum)
 }
 
 func (d *draft) delete(key resource.Key) {
-	if old, ok := d.tree.Delete(&item{key: key}); ok {
+	if old, ok := d.tree.Delete(itemAt(key)); ok {
 		d.subtract(d.tallyOf(key.Kind), old)
 		d.index.replace(old.res, nil)
 	}
@@ -95,8 +109,9 @@ func (d *draft) delete(key resource.Key) {
 func (d *draft) subtract(t *tally, it *item) {
 	t.count--
 	t.digest = t.digest.Sub(it.sum)
-	b := d.blockOf(t, it.bucket)
-	b.sums[it.bucket%fanout] = b.sums[it.bucket%fanout].Sub(it.sum)
+	bucket := it.bucket()
+	b := d.blockOf(t, bucket)
+	b.sums[bucket%fanout] = b.sums[bucket%fanout].Sub(it.sum)
 }
 
 // tallyOf returns the tally of a kind, ready to be written to by this draft. A
@@ -115,7 +130,7 @@ func (d *draft) tallyOf(kind resource.Kind) *tally {
 	return d.tallies[i]
 }
 
-func (d *draft) blockOf(t *tally, bucket uint8) *bucketBlock {
+func (d *draft) blockOf(t *tally, bucket int) *bucketBlock {
 	at := &t.blocks[bucket/fanout]
 	switch {
 	case *at == nil:

@@ -100,7 +100,7 @@ func (v *View) All() iter.Seq[*resource.Resource] {
 }
 
 func (v *View) scan(from resource.Key, visit func(*item) bool) {
-	v.tree.Ascend(&item{key: from}, visit)
+	v.tree.Ascend(&item{key: &from}, visit)
 }
 
 // Kinds returns the kinds that have resources, sorted.
@@ -197,7 +197,7 @@ func (v *View) Bucket(wanted func(bucket int) bool, keep func(resource.Kind) boo
 				if it.key.Kind != t.kind {
 					return false
 				}
-				more = !wanted(int(it.bucket)) || yield(it.res)
+				more = !wanted(it.bucket()) || yield(it.res)
 				return more
 			})
 			if !more {

@@ -90,7 +90,7 @@ func decodeChange(raw []byte) (change, error) {
 		return change{}, fmt.Errorf("%w operation: bad key %q/%q/%q", errMalformed, op.Kind, op.Mesh, op.Name)
 	}
 	c := change{raw: raw, deleted: op.Record == nil}
-	c.meta.Key = resource.Key{Kind: resource.Kind(op.Kind), Mesh: resource.MeshName(op.Mesh), Name: op.Name}
+	c.meta.Key = resource.SharedKey(resource.Key{Kind: resource.Kind(op.Kind), Mesh: resource.MeshName(op.Mesh), Name: op.Name})
 	if c.deleted {
 		return c, nil
 	}

@@ -158,7 +158,10 @@ func (z *zone) openReplica() error {
 		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.globalStore, AcceptWipe: accepted, Version: version.String(),
 		Decode: func(meta resource.Meta, spec []byte) (*resource.Resource, error) {
 			r, _, err := resource.Build(meta, spec)
-			return r, err
+			if err != nil {
+				return nil, err
+			}
+			return r.Store(meta), nil
 		},
 	})
 	if err != nil {

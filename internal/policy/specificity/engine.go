@@ -44,14 +44,15 @@ type compiled struct {
 // alone say where, and the sources only for whom.
 func (Engine) Compile(_ policy.View, r *resource.Resource) *policy.Policy {
 	c := newCompiled(r)
-	if spec, ok := r.Spec().(resource.ConfSpec); ok {
+	written := r.Spec()
+	if spec, ok := written.(resource.ConfSpec); ok {
 		c.conf = spec.ConfTree()
 	}
 	if c.conf == nil {
 		c.conf = policy.Tree{}
 	}
 	p := &policy.Policy{Resource: r, Data: c}
-	switch r.Spec().(type) {
+	switch written.(type) {
 	case resource.DataplaneSpec:
 		for i := range c.sources.written {
 			p.Reach = append(p.Reach, policy.Reach{On: policy.OnDataplane, Member: c.sources.written[i].match})
