@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/clientconfig"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -26,7 +27,7 @@ func (s *controlService) Info(context.Context, *meridianv1.InfoRequest) (*meridi
 	return &meridianv1.InfoResponse{
 		Role:      "global",
 		Version:   version.String(),
-		ClusterId: s.global.clusterID(),
+		ClusterId: s.global.ClusterID(),
 		Name:      s.global.cfg.Name,
 		Revision:  uint64(s.global.Store.Revision()),
 	}, nil
@@ -52,7 +53,7 @@ func readableZones(ctx context.Context, may admin.Readers, revision resource.Rev
 		response.Notes = []string{"some servers could not be asked for their zones"}
 	} else {
 		for _, u := range known.silent {
-			response.Incomplete = append(response.Incomplete, &meridianv1.SilentServer{Server: u.name, Reason: describeError(u.err)})
+			response.Incomplete = append(response.Incomplete, &meridianv1.SilentServer{Server: u.name, Reason: cluster.DescribeError(u.err)})
 		}
 	}
 	everything := may.ReadsMesh(ctx, "")
@@ -102,7 +103,7 @@ func (s *controlService) GenerateZoneToken(ctx context.Context, req *meridianv1.
 	response := &meridianv1.GenerateZoneTokenResponse{Token: token}
 	if req.GetBundle() {
 		response.Bundle, err = clientconfig.ZoneBundle{
-			Zone: req.GetZone(), Addresses: g.serverAddresses(), CA: string(g.PKI.CAPEM()), Token: token,
+			Zone: req.GetZone(), Addresses: g.ServerAddresses(), CA: string(g.PKI.CAPEM()), Token: token,
 		}.Encode()
 	}
 	return response, err

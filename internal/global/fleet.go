@@ -3,7 +3,6 @@ package global
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
 	zonesync "meridian/internal/sync"
@@ -25,7 +25,7 @@ import (
 const (
 	// surveyTimeout bounds how long another server may take to say what it knows
 	// of zones.
-	surveyTimeout = time.Second
+	surveyTimeout = cluster.AnswerTimeout
 	// silentTimeout is how long a question waits for a server that did not answer the
 	// last survey: those that are down cost one surveyTimeout in all, not one for each
 	// question. Run asks them with the whole surveyTimeout.
@@ -104,7 +104,7 @@ func (c fleetStatus) connected() []resource.ZoneName { return slices.Sorted(maps
 func (c fleetStatus) notes() []string {
 	notes := make([]string, len(c.silent))
 	for i, u := range c.silent {
-		notes[i] = fmt.Sprintf("server %s could not be asked for its zones: %s", u.name, describeError(u.err))
+		notes[i] = fmt.Sprintf("server %s could not be asked for its zones: %s", u.name, cluster.DescribeError(u.err))
 	}
 	return notes
 }
@@ -114,7 +114,7 @@ func (c fleetStatus) notes() []string {
 func (c fleetStatus) absent() []answer.Absence {
 	var absent []answer.Absence
 	for _, u := range c.silent {
-		absent = append(absent, answer.Absence{Server: u.name, Reason: describeError(u.err)})
+		absent = append(absent, answer.Absence{Server: u.name, Reason: cluster.DescribeError(u.err)})
 	}
 	for _, z := range c.zones {
 		_, connected := c.servers[z.Name]
@@ -150,17 +150,6 @@ func (c fleetStatus) only() (resource.ZoneName, bool) {
 		return "", false
 	}
 	return enabled[0], true
-}
-
-// describeError is why a server could not be asked, in few words.
-func describeError(err error) string {
-	switch s, ok := status.FromError(err); {
-	case status.Code(err) == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
-		return "no answer within " + surveyTimeout.String()
-	case ok:
-		return s.Message()
-	}
-	return err.Error()
 }
 
 // survey asks every other server at the same time, and remembers which of them
@@ -315,7 +304,7 @@ func forward(ctx context.Context, p peer, request *peerv1.AskRequest) ([]byte, e
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
-		return nil, fmt.Errorf("%w: its server %s cannot be asked: %s", zonesync.ErrZoneOffline, p.name, describeError(err))
+		return nil, fmt.Errorf("%w: its server %s cannot be asked: %s", zonesync.ErrZoneOffline, p.name, cluster.DescribeError(err))
 	case answer.GetOffline():
 		return nil, fmt.Errorf("%w: %s", zonesync.ErrZoneOffline, zone)
 	case answer.GetBusy():
@@ -422,7 +411,7 @@ func states(zones []zonesync.ZoneStatus) []string {
 func unaskedNotes(silent []silentServer, rev resource.Revision) []string {
 	var notes []string
 	for _, u := range silent {
-		notes = append(notes, fmt.Sprintf("server %s cannot be asked whether its zones have applied revision %d: %s", u.name, rev, describeError(u.err)))
+		notes = append(notes, fmt.Sprintf("server %s cannot be asked whether its zones have applied revision %d: %s", u.name, rev, cluster.DescribeError(u.err)))
 	}
 	return notes
 }

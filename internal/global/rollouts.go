@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/authn"
 	"meridian/internal/commit"
 	"meridian/internal/policy/answer"
@@ -227,7 +228,7 @@ func observation(known fleetStatus, r *resource.Resource, epoch store.Epoch, now
 	o := rollout.Observation{Now: now}
 	for _, u := range known.silent {
 		if time.Since(u.since) < silentGrace {
-			o.Unknown = fmt.Sprintf("server %s, which could not be asked for its zones: %s", u.name, describeError(u.err))
+			o.Unknown = fmt.Sprintf("server %s, which could not be asked for its zones: %s", u.name, cluster.DescribeError(u.err))
 		}
 	}
 	m := r.Meta()

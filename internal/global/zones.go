@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/service/admin"
@@ -131,4 +132,31 @@ func (g *global) otherServers() []peer {
 		}
 	}
 	return out
+}
+
+// zoneAuthorities are the authorities that zones are to verify servers by.
+func (g *global) zoneAuthorities() []byte {
+	if g.PKI.CA() == nil {
+		return nil
+	}
+	return g.PKI.CAPEM()
+}
+
+// unconfirmed lists the zones that have not confirmed the authorities of a digest. Where
+// they verify a certificate that was given, there is nothing to confirm.
+func (g *global) unconfirmed(ctx context.Context, trusted string) (missing []*meridianv1.RotateCAMissing) {
+	for _, z := range g.zonesEverywhere(ctx).zones {
+		reason := ""
+		switch {
+		case z.State == stateDisabled:
+		case len(z.Instances) == 0:
+			reason = "it is offline"
+		case z.Authorities != trusted:
+			reason = "it has not confirmed the authorities yet"
+		}
+		if reason != "" {
+			missing = append(missing, &meridianv1.RotateCAMissing{Kind: "zone", Name: string(z.Name), Reason: reason})
+		}
+	}
+	return missing
 }

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"bufio"
@@ -35,18 +35,18 @@ const backupPart = 256 << 10
 // SaveSnapshot streams the whole state as a file. It holds every secret of the
 // cluster, so it takes membership of mesh-system:admin.
 func (s *clusterService) SaveSnapshot(req *meridianv1.SaveSnapshotRequest, stream grpc.ServerStreamingServer[meridianv1.SaveSnapshotResponse]) error {
-	g, ctx := s.global, stream.Context()
-	if err := g.authorizeOperation(ctx); err != nil {
+	c, ctx := s.server, stream.Context()
+	if err := c.authorizeOperation(ctx); err != nil {
 		return err
 	}
 	out := &backupWriter{stream: stream}
 	buffered := bufio.NewWriterSize(out, backupPart)
-	revision, err := g.Node.SaveBackup(ctx, buffered, req.GetStale())
+	revision, err := c.Node.SaveBackup(ctx, buffered, req.GetStale())
 	if err == nil {
 		err = buffered.Flush()
 	}
 	if out.sent > 0 { // also a part of the file may hold a secret
-		g.Audit.RecordOperation(ctx, audit.Record{
+		c.Audit.RecordOperation(ctx, audit.Record{
 			Rule: "member of " + authn.AdminGroup, Revision: uint64(revision),
 			Targets: []audit.Target{{Action: "save", Kind: "snapshot", Name: fmt.Sprintf("%d bytes", out.sent)}},
 		}, err)
@@ -74,25 +74,25 @@ func (w *backupWriter) Write(p []byte) (int, error) {
 
 // RestoreSnapshot replaces the whole state by a saved one.
 func (s *clusterService) RestoreSnapshot(stream grpc.ClientStreamingServer[meridianv1.RestoreSnapshotRequest, meridianv1.RestoreSnapshotResponse]) error {
-	g, ctx := s.global, stream.Context()
-	if err := g.authorizeOperation(ctx); err != nil {
+	c, ctx := s.server, stream.Context()
+	if err := c.authorizeOperation(ctx); err != nil {
 		return err
 	}
 	first, err := stream.Recv()
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	restored, err := g.Node.Restore(ctx, consensus.NewBackupReader(first.GetData(), stream.Recv), first.GetDropRevocations())
+	restored, err := c.Node.Restore(ctx, consensus.NewBackupReader(first.GetData(), stream.Recv), first.GetDropRevocations())
 	record := audit.Record{
 		Rule: "member of " + authn.AdminGroup, Revision: uint64(restored.Revision),
 		Targets: []audit.Target{{Action: "restore", Kind: "snapshot", Name: fmt.Sprintf("incarnation %d", restored.Epoch.Incarnation)}},
 	}
 	switch {
 	case err == nil:
-		g.Audit.RecordOperation(ctx, record, nil)
+		c.Audit.RecordOperation(ctx, record, nil)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		record.Decision, record.Targets[0].Name = audit.Unknown, ""
-		g.Audit.RecordOperation(ctx, record, err)
+		c.Audit.RecordOperation(ctx, record, err)
 	}
 	if err != nil {
 		return restoreRefusal(err)
@@ -122,7 +122,7 @@ func restoreRefusal(err error) error {
 }
 
 // untouched reports whether a state holds nothing but what a first start and
-// servers that joined have written: no client has used this global yet.
+// servers that joined have written: no client has used this control plane yet.
 func untouched(v *store.View) bool {
 	if v.Epoch().Incarnation > 1 {
 		return false
@@ -152,39 +152,39 @@ func writtenByServers(r *resource.Resource) bool {
 	return false
 }
 
-// clusterID names the global to the outside. A backup that was restored into a
+// ClusterID names the control plane to the outside. A backup that was restored into a
 // new cluster brings the name along under which zones know it; what the servers
 // of the cluster call it among themselves stays.
-func (g *global) clusterID() string {
-	if id := g.Store.View().Epoch().ClusterID; id != "" {
+func (c *Server) ClusterID() string {
+	if id := c.Store.View().Epoch().ClusterID; id != "" {
 		return id
 	}
-	return g.Node.ClusterID()
+	return c.Node.ClusterID()
 }
 
 // followReplacements does what a server has to do when its state is replaced by
-// a backup's, until ctx ends: what a global begins with may be missing in it.
-func (g *global) followReplacements(ctx context.Context) error {
-	for v := g.Store.View(); ; {
+// a backup's, until ctx ends: what it begins with may be missing in it.
+func (c *Server) followReplacements(ctx context.Context) error {
+	for v := c.Store.View(); ; {
 		epoch := v.Epoch()
-		next, err := g.Store.AwaitKinds(ctx, v)
+		next, err := c.Store.AwaitKinds(ctx, v)
 		if err != nil {
 			return nil // ctx has ended
 		}
 		if next.Epoch() != epoch {
-			g.replaced(next)
+			c.replaced(next)
 		}
 		v = next
 	}
 }
 
-func (g *global) replaced(v *store.View) {
+func (c *Server) replaced(v *store.View) {
 	epoch := v.Epoch()
-	g.Log.Warn("the state was replaced: a new incarnation of its history begins", "cluster", epoch.ClusterID,
+	c.Log.Warn("the state was replaced: a new incarnation of its history begins", "cluster", epoch.ClusterID,
 		"incarnation", epoch.Incarnation, "revision", v.Revision(), "resources", v.Len())
-	g.Audit.RecordEvent(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
+	c.Audit.RecordEvent(fmt.Sprintf("the state was replaced by a backup: incarnation %d of cluster %s begins at revision %d with %d resources",
 		epoch.Incarnation, epoch.ClusterID, v.Revision(), v.Len()))
-	if g.Node.IsLeader() {
-		g.notifyLeadership()
+	if c.Node.IsLeader() {
+		c.notifyLeadership()
 	}
 }

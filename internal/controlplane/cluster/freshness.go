@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -26,8 +26,8 @@ var errStale = errors.New("cut off from the leader: what is read here may be out
 const reasonStale = "CUT_OFF"
 
 // checkFresh is the readiness of what this server tells zones.
-func (g *global) checkFresh() error {
-	if g.stale.Load() {
+func (c *Server) checkFresh() error {
+	if c.stale.Load() {
 		return errStale
 	}
 	return nil
@@ -38,29 +38,29 @@ func (g *global) checkFresh() error {
 // behind without noticing, because it is partitioned, because its disk hangs, or
 // because there is no leader. It then disconnects its zones and watches, so that
 // they move to a server that is up to date, and serves them again when it is.
-func (g *global) watchFreshness(ctx context.Context) error {
+func (c *Server) watchFreshness(ctx context.Context) error {
 	tick := time.NewTicker(readInterval)
 	defer tick.Stop()
 	current := time.Now()
 	for {
 		assured, cancel := context.WithTimeout(ctx, readInterval)
-		_, err := g.Node.Read(assured)
+		_, err := c.Node.Read(assured)
 		cancel()
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil && g.stale.CompareAndSwap(true, false):
-			g.Log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
-			g.sync.Resume()
-			g.GRPC.Resume()
+		case err == nil && c.stale.CompareAndSwap(true, false):
+			c.Log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
+			c.hooks.Resume()
+			c.GRPC.Resume()
 			current = now
 		case err == nil:
 			current = now
-		case now.Sub(current) >= suspendAfter && g.stale.CompareAndSwap(false, true):
-			g.Log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
-			g.sync.Suspend(fmt.Sprintf("it has had no touch with a leader for %s", suspendAfter))
-			g.GRPC.Suspend(rpcerr.New(rpcerr.Unavailable, reasonStale, "%w", errStale))
+		case now.Sub(current) >= suspendAfter && c.stale.CompareAndSwap(false, true):
+			c.Log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
+			c.hooks.Suspend(fmt.Sprintf("it has had no touch with a leader for %s", suspendAfter))
+			c.GRPC.Suspend(rpcerr.New(rpcerr.Unavailable, reasonStale, "%w", errStale))
 		}
 		select {
 		case <-tick.C:

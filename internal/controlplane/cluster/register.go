@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"meridian/internal/store"
 )
 
-// register is what the servers of a global keep about each other in the state, as the
+// register is what the servers of a cluster keep about each other in the state, as the
 // GlobalSecret token.ServersKey. No client reads it, and a restore leaves it as it is.
 // Servers are given as raft knows them, with the mark of their disk: one that was
 // removed comes back as another one.
@@ -306,9 +306,9 @@ func (r *register) nextGossip(members []string, current []byte, everywhere bool)
 }
 
 // keys decodes the keys.
-func (g registeredGossip) keys() ([][]byte, error) {
-	keys := make([][]byte, len(g.Keys))
-	for i, text := range g.Keys {
+func (c registeredGossip) keys() ([][]byte, error) {
+	keys := make([][]byte, len(c.Keys))
+	for i, text := range c.Keys {
 		key, err := base64.StdEncoding.DecodeString(text)
 		if err != nil || len(key) != gossip.KeyBytes {
 			return nil, fmt.Errorf("%s: a gossip key of it has not %d bytes", token.ServersKey, gossip.KeyBytes)
@@ -321,7 +321,7 @@ func (g registeredGossip) keys() ([][]byte, error) {
 // servers are what this server knows of the register, and the keys of certificates that
 // it has seen. It implements consensus.Register; it is safe for concurrent use.
 type servers struct {
-	global *global
+	server *Server
 
 	mu sync.Mutex
 	// decoded is the register of the resource with a digest.
@@ -337,7 +337,7 @@ var _ consensus.Register = (*servers)(nil)
 // current returns the register of a view; an empty one where there is none or it
 // cannot be read, which is logged where the register is followed.
 func (s *servers) current() register {
-	reg, _, _ := s.in(s.global.Store.View())
+	reg, _, _ := s.in(s.server.Store.View())
 	return reg
 }
 
@@ -370,7 +370,7 @@ func (s *servers) Holders(key string) []string { return s.current().holders(key)
 func (s *servers) Removing(ctx context.Context, server, successor string) error {
 	return s.change(ctx, func(r *register) {
 		r.remove(server)
-		r.revokePending(server, successor, s.global.memberIDs())
+		r.revokePending(server, successor, s.server.memberIDs())
 	})
 }
 
@@ -418,23 +418,23 @@ var errNotOpen = fmt.Errorf("%w: the server is starting", consensus.ErrUnavailab
 
 // change writes a change of the register, unless it changes nothing.
 func (s *servers) change(ctx context.Context, change func(*register)) error {
-	g := s.global
-	if !g.opened.Load() {
+	c := s.server
+	if !c.opened.Load() {
 		return errNotOpen
 	}
-	_, err := commit.WriteNewest(ctx, g.Writer, func() (commit.Batch, error) {
-		reg, stored, err := s.in(g.Store.View())
+	_, err := commit.WriteNewest(ctx, c.Writer, func() (commit.Batch, error) {
+		reg, stored, err := s.in(c.Store.View())
 		if err != nil {
 			return commit.Batch{}, err
 		}
 		next := reg.clone()
-		s.sight(g.memberIDs(), &next)
+		s.sight(c.memberIDs(), &next)
 		change(&next)
-		next.forgetPending(g.memberIDs())
+		next.forgetPending(c.memberIDs())
 		if equalRegisters(reg, next) {
 			return commit.Batch{}, nil
 		}
-		return next.batch(stored, g.Now())
+		return next.batch(stored, c.Now())
 	})
 	return err
 }
@@ -448,17 +448,17 @@ func equalRegisters(a, b register) bool {
 
 // knowAuthority returns the names of the removed servers that have the key of the
 // generated authority which signs without a rotation; nil where certificates were given.
-func (g *global) knowAuthority() []string {
-	base := g.peers.Base()
-	if base == nil || !g.opened.Load() {
+func (c *Server) knowAuthority() []string {
+	base := c.peers.Base()
+	if base == nil || !c.opened.Load() {
 		return nil
 	}
-	return g.servers.current().knowAuthority(pki.Digest(base.CertificatePEM()), g.memberIDs())
+	return c.servers.current().knowAuthority(pki.Digest(base.CertificatePEM()), c.memberIDs())
 }
 
 // memberIDs are the members as raft knows them.
-func (g *global) memberIDs() []string {
-	all := g.Node.Servers()
+func (c *Server) memberIDs() []string {
+	all := c.Node.Servers()
 	ids := make([]string, len(all))
 	for i, m := range all {
 		ids[i] = m.ID

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"crypto/rand"
@@ -71,19 +71,19 @@ func readGossipKeys(path string, encryption *atrest.Keys) ([][]byte, error) {
 
 // reloadGossipKeys reads the keys again, so that they can be replaced while every
 // server runs.
-func (g *global) reloadGossipKeys() {
-	keys, err := gossipKeys(g.cfg, g.Encryption)
+func (c *Server) reloadGossipKeys() {
+	keys, err := gossipKeys(c.cfg, c.Encryption)
 	if err == nil {
-		err = g.gossip.Load().SetKeys(keys)
+		err = c.gossip.Load().SetKeys(keys)
 	}
 	if err != nil {
-		g.Log.Error("cannot reload the keys of gossip: those in use stay", "error", err)
+		c.Log.Error("cannot reload the keys of gossip: those in use stay", "error", err)
 		return
 	}
-	g.Log.Info("reloaded the keys of gossip", "keys", len(keys))
+	c.Log.Info("reloaded the keys of gossip", "keys", len(keys))
 }
 
-// writeGossipKeys keeps the keys that the global's gossip is encrypted with in
+// writeGossipKeys keeps the keys that gossip of the cluster is encrypted with in
 // place of one of this server's own.
 func writeGossipKeys(dir string, encryption *atrest.Keys, keys [][]byte) error {
 	var text strings.Builder

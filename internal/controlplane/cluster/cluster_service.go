@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -25,19 +25,19 @@ const (
 	reasonUnreachable = "SERVER_UNREACHABLE"
 )
 
-// clusterService operates the servers of this global. Reading is allowed to every
+// clusterService operates the servers. Reading is allowed to every
 // user; the rest takes membership of mesh-system:admin.
 type clusterService struct {
 	meridianv1.UnimplementedClusterServiceServer
-	global *global
+	server *Server
 }
 
 // Members lists the servers as this one knows them. It needs no leader.
 func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersRequest) (*meridianv1.MembersResponse, error) {
-	g := s.global
-	leader, _ := g.Node.Leader()
-	response := &meridianv1.MembersResponse{Leader: leader, Self: g.cfg.Name, ClusterId: g.Node.ClusterID(), AuthorityKnownTo: g.knowAuthority()}
-	for _, m := range g.Node.Members(ctx) {
+	c := s.server
+	leader, _ := c.Node.Leader()
+	response := &meridianv1.MembersResponse{Leader: leader, Self: c.cfg.Name, ClusterId: c.Node.ClusterID(), AuthorityKnownTo: c.knowAuthority()}
+	for _, m := range c.Node.Members(ctx) {
 		response.Members = append(response.Members, &meridianv1.ClusterMember{
 			Name: m.Name, Grpc: m.GRPC, Raft: m.Raft, State: m.State, Voter: m.Voter,
 			AppliedRevision: uint64(m.Applied), Version: m.Version, Problem: m.Problem, Encryption: m.Encryption,
@@ -48,34 +48,34 @@ func (s *clusterService) Members(ctx context.Context, _ *meridianv1.MembersReque
 
 // TransferLeadership makes another server the leader.
 func (s *clusterService) TransferLeadership(ctx context.Context, req *meridianv1.TransferLeadershipRequest) (*meridianv1.TransferLeadershipResponse, error) {
-	g := s.global
-	if err := g.authorizeOperation(ctx); err != nil {
+	c := s.server
+	if err := c.authorizeOperation(ctx); err != nil {
 		return nil, err
 	}
-	if err := checkTransferTarget(g.Node.Servers(), req.GetTo()); err != nil {
+	if err := checkTransferTarget(c.cfg.Kind, c.Node.Servers(), req.GetTo()); err != nil {
 		return nil, err
 	}
-	before, _ := g.Node.Leader()
-	leader, err := g.Node.TransferLeadership(ctx, req.GetTo())
-	if now, _ := g.Node.Leader(); err != nil && now != "" && now == req.GetTo() {
+	before, _ := c.Node.Leader()
+	leader, err := c.Node.TransferLeadership(ctx, req.GetTo())
+	if now, _ := c.Node.Leader(); err != nil && now != "" && now == req.GetTo() {
 		leader, err = now, nil // the answer was lost
 	}
 	if err != nil {
-		if refusal := unreachable(g.Node.Members(ctx), req.GetTo()); refusal != nil {
+		if refusal := unreachable(c.Node.Members(ctx), req.GetTo()); refusal != nil {
 			return nil, refusal
 		}
 		return nil, transferError(before, err)
 	}
-	g.Audit.RecordOperation(ctx, operation("transfer-leadership", leader), nil)
+	c.Audit.RecordOperation(ctx, operation("transfer-leadership", leader), nil)
 	return &meridianv1.TransferLeadershipResponse{Leader: leader}, nil
 }
 
 // authorizeOperation allows what is recorded and for members of mesh-system:admin.
-func (g *global) authorizeOperation(ctx context.Context) error {
-	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
+func (c *Server) authorizeOperation(ctx context.Context) error {
+	if err := c.Authorizer.RequireAdmin(ctx); err != nil {
 		return err
 	}
-	return g.Audit.Storable()
+	return c.Audit.Storable()
 }
 
 // transferError says what became of a transfer that did not succeed.
@@ -91,12 +91,12 @@ func transferError(before string, err error) error {
 }
 
 // checkTransferTarget refuses a server that cannot be made the leader.
-func checkTransferTarget(servers []consensus.Server, to string) error {
+func checkTransferTarget(kind Kind, servers []consensus.Server, to string) error {
 	others := slices.ContainsFunc(servers, func(s consensus.Server) bool { return s.Voter && s.Name != to })
 	at := slices.IndexFunc(servers, func(s consensus.Server) bool { return s.Name == to })
 	switch {
 	case to != "" && at < 0:
-		return unknownServer(servers, to)
+		return unknownServer(kind, servers, to)
 	case to != "" && !servers[at].Voter:
 		return rpcerr.New(rpcerr.Conflict, reasonNoVote, "%s has no vote yet and cannot lead: it is given one when it has caught up; see `meridian cluster members`", to)
 	case to == "" && (!others || len(servers) < 2):
@@ -115,7 +115,7 @@ func unreachable(members []consensus.Member, to string) error {
 	return rpcerr.New(rpcerr.Conflict, reasonUnreachable, "%s cannot lead, %s; start it, or hand over to another server", to, members[at].Problem)
 }
 
-func unknownServer(servers []consensus.Server, name string) error {
+func unknownServer(kind Kind, servers []consensus.Server, name string) error {
 	names := make([]string, len(servers))
 	for i, s := range servers {
 		names[i] = s.Name
@@ -125,31 +125,31 @@ func unknownServer(servers []consensus.Server, name string) error {
 	if nearest, ok := resource.Nearest(name, names); ok {
 		hint = "; did you mean \"" + nearest + "\"?"
 	}
-	return rpcerr.New(rpcerr.NotFound, consensus.ReasonUnknownServer, "no server of this global is called %q%s", name, hint)
+	return rpcerr.New(rpcerr.NotFound, consensus.ReasonUnknownServer, "no server of this %s is called %q%s", kind, name, hint)
 }
 
 // RemoveMember takes a server out of the cluster.
 func (s *clusterService) RemoveMember(ctx context.Context, req *meridianv1.RemoveMemberRequest) (*meridianv1.RemoveMemberResponse, error) {
-	g := s.global
-	if err := g.authorizeOperation(ctx); err != nil {
+	c := s.server
+	if err := c.authorizeOperation(ctx); err != nil {
 		return nil, err
 	}
 	name := req.GetName()
 	if name == "" {
 		return nil, rpcerr.New(rpcerr.Invalid, reasonServerName, "the name of the server is required")
 	}
-	err := g.Node.Remove(ctx, name, req.GetForce())
+	err := c.Node.Remove(ctx, name, req.GetForce())
 	switch {
 	case err == nil:
-		g.gossip.Load().Forget(name)
-		g.Audit.RecordOperation(ctx, operation("remove", name), nil)
-		return &meridianv1.RemoveMemberResponse{KnowsAuthority: g.peers.Base() != nil}, nil
+		c.gossip.Load().Forget(name)
+		c.Audit.RecordOperation(ctx, operation("remove", name), nil)
+		return &meridianv1.RemoveMemberResponse{KnowsAuthority: c.peers.Base() != nil}, nil
 	case rpcerr.HasReason(err, consensus.ReasonUnknownServer):
-		return nil, unknownServer(g.Node.Servers(), name)
+		return nil, unknownServer(c.cfg.Kind, c.Node.Servers(), name)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
 		record := operation("remove", name)
 		record.Decision = audit.Unknown
-		g.Audit.RecordOperation(ctx, record, err)
+		c.Audit.RecordOperation(ctx, record, err)
 		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, reasonUnknown, "%s may or may not have been removed: see `meridian cluster members`, or repeat it (%w)", name, err), rpcerr.EffectUnknown)
 	case errors.Is(err, consensus.ErrUnavailable), errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrClosed):
 		return nil, rpcerr.WithEffect(rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "%w", err), rpcerr.EffectNone)

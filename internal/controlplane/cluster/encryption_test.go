@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"testing"

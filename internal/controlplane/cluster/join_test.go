@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -99,7 +99,7 @@ func (h *host) bundle(addrs ...string) clientconfig.ServerBundle {
 func newJoinClient(bundle clientconfig.ServerBundle) *joinClient {
 	return &joinClient{
 		bundle: bundle, source: "second.bundle", request: &meridianv1.JoinRequest{RequestId: "r1", Name: "second"},
-		log: slog.New(slog.DiscardHandler), now: time.Now, waiting: func(string) {},
+		log: slog.New(slog.DiscardHandler), kind: Global, now: time.Now, waiting: func(string) {},
 	}
 }
 
@@ -158,11 +158,11 @@ func TestJoinCanBeStopped(t *testing.T) {
 }
 
 // joiner is a server that is about to join, on a directory.
-func joiner(t *testing.T, dir, bundle, name string) *global {
+func joiner(t *testing.T, dir, bundle, name string) *Server {
 	t.Helper()
-	cfg := Config{Options: server.Options{DataDir: dir}, Name: name, JoinBundle: bundle}
+	cfg := Config{Kind: Global, Options: server.Options{DataDir: dir}, Name: name, JoinBundle: bundle}
 	require.NoError(t, cfg.Validate())
-	return &global{Base: &controlplane.Base{Name: cfg.Name, Log: slog.New(slog.DiscardHandler), Now: time.Now}, cfg: cfg}
+	return &Server{Base: &controlplane.Base{Name: cfg.Name, Log: slog.New(slog.DiscardHandler), Now: time.Now}, cfg: cfg}
 }
 
 func writeBundle(t *testing.T, b clientconfig.ServerBundle) string {
@@ -179,13 +179,13 @@ func writeBundle(t *testing.T, b clientconfig.ServerBundle) string {
 func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 	h := newHost(t, nil)
 	dir, bundle := t.TempDir(), writeBundle(t, h.bundle(h.addr))
-	g := joiner(t, dir, bundle, "second")
-	require.NoError(t, g.join(t.Context()))
+	c := joiner(t, dir, bundle, "second")
+	require.NoError(t, c.join(t.Context()))
 	require.Len(t, h.asked, 1)
 	require.Equal(t, "second", h.asked[0].GetName())
-	require.Equal(t, []gossip.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, g.joinState.Peers)
-	require.Equal(t, []string{"127.0.0.1:1"}, g.raftAddresses())
-	keys, err := gossipKeys(g.cfg, nil)
+	require.Equal(t, []gossip.Peer{{Name: "first", GRPC: h.addr, Raft: "127.0.0.1:1", Gossip: "127.0.0.1:2"}}, c.joinState.Peers)
+	require.Equal(t, []string{"127.0.0.1:1"}, c.raftAddresses())
+	keys, err := gossipKeys(c.cfg, nil)
 	require.NoError(t, err)
 	require.Equal(t, [][]byte{make([]byte, gossip.KeyBytes)}, keys)
 	ca, err := os.ReadFile(filepath.Join(dir, "pki", "ca.pem"))
@@ -196,9 +196,9 @@ func TestJoiningFetchesAnIdentityOnce(t *testing.T) {
 	// under the name that it joined with.
 	for _, with := range []string{"", bundle, "absent"} {
 		again := joiner(t, dir, with, "")
-		require.Equal(t, "second", again.cfg.serverName())
+		require.Equal(t, "second", again.cfg.ServerName())
 		require.NoError(t, again.join(t.Context()))
-		require.Equal(t, g.joinState, again.joinState)
+		require.Equal(t, c.joinState, again.joinState)
 	}
 	require.Len(t, h.asked, 1)
 	other := h.bundle(h.addr)
@@ -246,9 +246,9 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 	config := consensus.DefaultConfig(used)
 	config.NodeID, config.Role, config.ClusterID = "second", consensus.RoleGlobal, "c1"
 	openAndClose(t, config)
-	g := joiner(t, used, bundle, "")
-	require.NoError(t, g.join(t.Context()))
-	require.Nil(t, g.joinState)
+	c := joiner(t, used, bundle, "")
+	require.NoError(t, c.join(t.Context()))
+	require.Nil(t, c.joinState)
 
 	// Another global's.
 	foreign := t.TempDir()
@@ -312,6 +312,7 @@ func TestJoinSettings(t *testing.T) {
 		"--name: \"a/b\" cannot be":        {Options: generated, Name: "a/b"},
 		"--name: the name of a server has": {Options: generated, Name: strings.Repeat("x", maxServerName+1)},
 	} {
+		c.Kind = Global
 		err := c.Validate()
 		if want == "" {
 			require.NoError(t, err)

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -61,10 +61,10 @@ func storedRotation(view *store.View) (*pki.Rotation, *resource.Resource, error)
 // currentRotation returns the rotation that the store holds, and how it is stored
 // there. A store without one may have lost it: then it is the one that this server
 // takes part in.
-func (g *global) currentRotation() (*pki.Rotation, *resource.Resource, error) {
-	r, stored, err := storedRotation(g.Store.View())
+func (c *Server) currentRotation() (*pki.Rotation, *resource.Resource, error) {
+	r, stored, err := storedRotation(c.Store.View())
 	if err == nil && stored == nil {
-		r = g.peers.Rotation()
+		r = c.peers.Rotation()
 	}
 	return r, stored, err
 }
@@ -72,48 +72,48 @@ func (g *global) currentRotation() (*pki.Rotation, *resource.Resource, error) {
 // RotateCA begins a phase of the replacement of the authority that signs servers'
 // certificates, or says how far it is.
 func (s *clusterService) RotateCA(ctx context.Context, req *meridianv1.RotateCARequest) (*meridianv1.RotateCAResponse, error) {
-	g := s.global
-	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
+	c := s.server
+	if err := c.Authorizer.RequireAdmin(ctx); err != nil {
 		return nil, err
 	}
-	if err := g.checkCanIssueCerts(); err != nil {
+	if err := c.checkCanIssueCerts(); err != nil {
 		return nil, err
 	}
 	phase := pki.Phase(req.GetPhase())
 	if phase == "" {
-		if err := commit.Newest(ctx, g.Writer); err != nil {
+		if err := commit.Newest(ctx, c.Writer); err != nil {
 			return nil, err
 		}
-		return g.rotationStatus(ctx)
+		return c.rotationStatus(ctx)
 	}
 	if !slices.Contains([]pki.Phase{pki.PhaseTrust, pki.PhaseSwitch, pki.PhaseFinish}, phase) {
 		return nil, rpcerr.New(rpcerr.Invalid, reasonRotation, "%q is no phase of a rotation: it is trust, switch or finish", req.GetPhase())
 	}
 	changed := false
-	_, err := commit.WriteNewest(ctx, g.Writer, func() (commit.Batch, error) {
-		batch, err := g.nextPhase(ctx, phase, req.GetForce())
+	_, err := commit.WriteNewest(ctx, c.Writer, func() (commit.Batch, error) {
+		batch, err := c.nextPhase(ctx, phase, req.GetForce())
 		changed = len(batch.Ops) > 0
 		return batch, err
 	})
 	if changed {
-		g.Audit.RecordOperation(ctx, operation("rotate-ca-"+string(phase), "all"), err)
+		c.Audit.RecordOperation(ctx, operation("rotate-ca-"+string(phase), "all"), err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return g.awaitPhase(ctx)
+	return c.awaitPhase(ctx)
 }
 
 // nextPhase decides that a phase begins: a batch without operations where it has
 // begun already.
-func (g *global) nextPhase(ctx context.Context, phase pki.Phase, force bool) (commit.Batch, error) {
-	now, stored, err := g.currentRotation()
+func (c *Server) nextPhase(ctx context.Context, phase pki.Phase, force bool) (commit.Batch, error) {
+	now, stored, err := c.currentRotation()
 	if err != nil {
 		return commit.Batch{}, err
 	}
 	if now != nil && now.Phase == phase {
 		if stored == nil { // it was lost
-			return rotationBatch(*now, nil, g.Now())
+			return rotationBatch(*now, nil, c.Now())
 		}
 		return commit.Batch{}, nil
 	}
@@ -122,41 +122,41 @@ func (g *global) nextPhase(ctx context.Context, phase pki.Phase, force bool) (co
 		return commit.Batch{}, rpcerr.New(rpcerr.Conflict, reasonRotation, "the rotation of the certificate authority %s, so %s cannot begin now; see `meridian cluster rotate-ca status`", describePhase(now), commandOf(phase))
 	}
 	if now != nil && !force {
-		if missing := g.rotationMissing(ctx, *now); len(missing) > 0 {
+		if missing := c.rotationMissing(ctx, *now); len(missing) > 0 {
 			return commit.Batch{}, rpcerr.New(rpcerr.Conflict, reasonNotEverywhere,
 				"the rotation of the certificate authority %s, and that is not complete: %s; bring them back, remove them, or leave them behind with --force: they have to join again then", describePhase(now), describeMissing(missing))
 		}
 	}
 	if phase != pki.PhaseTrust {
-		return rotationBatch(now.Next(), stored, g.Now())
+		return rotationBatch(now.Next(), stored, c.Now())
 	}
-	next, err := pki.NewRotation(g.peers.CA(), g.Now())
+	next, err := pki.NewRotation(c.peers.CA(), c.Now())
 	if err != nil {
 		return commit.Batch{}, err
 	}
-	batch, err := rotationBatch(next, stored, g.Now())
+	batch, err := rotationBatch(next, stored, c.Now())
 	if err != nil {
 		return commit.Batch{}, err
 	}
-	return g.registerAuthority(batch, pki.Digest([]byte(next.New)))
+	return c.registerAuthority(batch, pki.Digest([]byte(next.New)))
 }
 
 // registerAuthority has a batch that makes an authority say who cannot know its key.
 // Where no server was removed, there is nothing to say.
-func (g *global) registerAuthority(batch commit.Batch, digest string) (commit.Batch, error) {
-	reg, stored, err := g.servers.in(g.Store.View())
+func (c *Server) registerAuthority(batch commit.Batch, digest string) (commit.Batch, error) {
+	reg, stored, err := c.servers.in(c.Store.View())
 	if err != nil {
 		return commit.Batch{}, err
 	}
 	next := reg.clone()
-	for _, server := range g.Node.Gone() {
+	for _, server := range c.Node.Gone() {
 		next.gone(server)
 	}
 	if len(next.Removed) == 0 {
 		return batch, nil
 	}
-	next.makeAuthority(digest, g.memberIDs())
-	more, err := next.batch(stored, g.Now())
+	next.makeAuthority(digest, c.memberIDs())
+	more, err := next.batch(stored, c.Now())
 	if err != nil {
 		return commit.Batch{}, err
 	}
@@ -220,11 +220,11 @@ func describeMissing(missing []*meridianv1.RotateCAMissing) string {
 
 // awaitPhase waits a moment for a phase to be complete everywhere, and says how far
 // it is.
-func (g *global) awaitPhase(ctx context.Context) (*meridianv1.RotateCAResponse, error) {
+func (c *Server) awaitPhase(ctx context.Context) (*meridianv1.RotateCAResponse, error) {
 	patience, cancel := context.WithTimeout(ctx, rotationPatience)
 	defer cancel()
 	for {
-		status, err := g.rotationStatus(ctx)
+		status, err := c.rotationStatus(ctx)
 		if err != nil || len(status.GetMissing()) == 0 {
 			return status, err
 		}
@@ -237,24 +237,24 @@ func (g *global) awaitPhase(ctx context.Context) (*meridianv1.RotateCAResponse, 
 }
 
 // rotationStatus says how far the rotation is.
-func (g *global) rotationStatus(ctx context.Context) (*meridianv1.RotateCAResponse, error) {
-	r, _, err := g.currentRotation()
+func (c *Server) rotationStatus(ctx context.Context) (*meridianv1.RotateCAResponse, error) {
+	r, _, err := c.currentRotation()
 	switch {
 	case err != nil:
 		return nil, err
 	case r == nil:
-		return &meridianv1.RotateCAResponse{Old: pki.Digest(g.peers.CAPEM()), AuthorityKnownTo: g.knowAuthority()}, nil
+		return &meridianv1.RotateCAResponse{Old: pki.Digest(c.peers.CAPEM()), AuthorityKnownTo: c.knowAuthority()}, nil
 	}
 	out := &meridianv1.RotateCAResponse{
-		Phase: string(r.Phase), Old: pki.Digest([]byte(r.Old)), New: pki.Digest([]byte(r.New)), Missing: g.rotationMissing(ctx, *r), AuthorityKnownTo: g.knowAuthority(),
+		Phase: string(r.Phase), Old: pki.Digest([]byte(r.Old)), New: pki.Digest([]byte(r.New)), Missing: c.rotationMissing(ctx, *r), AuthorityKnownTo: c.knowAuthority(),
 	}
 	if r.Phase != pki.PhaseFinish {
 		out.Notes = append(out.Notes, "a client learns the new authority when it calls a server before the end of the rotation; one that does not needs a new admin.yaml, bundle or CA file")
-		if base := g.peers.Base(); base != nil && !base.MayCross() {
+		if base := c.peers.Base(); base != nil && !base.MayCross() {
 			out.Notes = append(out.Notes, "the old authority is of a release that did not allow cross-signing: from the switch on, only clients that have called a server since the start accept the servers")
 		}
 	}
-	if g.PKI != g.peers {
+	if c.PKI != c.peers {
 		out.Notes = append(out.Notes, "clients and zones see a certificate that was given (--cert-file): the rotation is only about servers among each other")
 	}
 	return out, nil
@@ -262,51 +262,38 @@ func (g *global) rotationStatus(ctx context.Context) (*meridianv1.RotateCARespon
 
 // rotationMissing lists the servers and zones that have not completed the phase of
 // a rotation.
-func (g *global) rotationMissing(ctx context.Context, r pki.Rotation) []*meridianv1.RotateCAMissing {
+func (c *Server) rotationMissing(ctx context.Context, r pki.Rotation) []*meridianv1.RotateCAMissing {
 	trusted, signer := pki.Digest(r.Trusted()), pki.Digest(r.Signer())
-	ctx, cancel := context.WithTimeout(ctx, 2*surveyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*AnswerTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
-	peers := g.otherServers()
+	peers := c.Others()
 	missing := make([]*meridianv1.RotateCAMissing, len(peers), len(peers)+1)
 	for i, p := range peers {
 		asking.Go(func() {
-			asked, cancel := context.WithTimeout(ctx, surveyTimeout)
+			asked, cancel := context.WithTimeout(ctx, AnswerTimeout)
 			defer cancel()
-			answer, err := peerv1.NewZoneServiceClient(p.conn).Authorities(asked, &peerv1.AuthoritiesRequest{})
+			answer, err := peerv1.NewZoneServiceClient(p.Conn).Authorities(asked, &peerv1.AuthoritiesRequest{})
 			var reason string
 			if err != nil {
-				reason = "it does not answer: " + describeError(err)
+				reason = "it does not answer: " + DescribeError(err)
 			} else {
 				reason = lacks(answer, trusted, signer)
 			}
 			if reason != "" {
-				missing[i] = &meridianv1.RotateCAMissing{Kind: "server", Name: p.name, Reason: reason}
+				missing[i] = &meridianv1.RotateCAMissing{Kind: "server", Name: p.Name, Reason: reason}
 			}
 		})
 	}
 	asking.Wait()
 	missing = slices.DeleteFunc(missing, func(m *meridianv1.RotateCAMissing) bool { return m == nil })
-	if reason := lacks(g.authorities(), trusted, signer); reason != "" {
-		missing = append(missing, &meridianv1.RotateCAMissing{Kind: "server", Name: g.cfg.Name, Reason: reason})
+	if reason := lacks(c.authorities(), trusted, signer); reason != "" {
+		missing = append(missing, &meridianv1.RotateCAMissing{Kind: "server", Name: c.cfg.Name, Reason: reason})
 	}
-	if g.PKI != g.peers {
+	if c.PKI != c.peers {
 		return missing // zones verify another certificate
 	}
-	for _, z := range g.zonesEverywhere(ctx).zones {
-		reason := ""
-		switch {
-		case z.State == stateDisabled:
-		case len(z.Instances) == 0:
-			reason = "it is offline"
-		case z.Authorities != trusted:
-			reason = "it has not confirmed the authorities yet"
-		}
-		if reason != "" {
-			missing = append(missing, &meridianv1.RotateCAMissing{Kind: "zone", Name: string(z.Name), Reason: reason})
-		}
-	}
-	return missing
+	return append(missing, c.hooks.Unconfirmed(ctx, trusted)...)
 }
 
 // lacks says what a server lacks to have completed a phase, "" when it is complete.
@@ -322,9 +309,9 @@ func lacks(answer *peerv1.AuthoritiesResponse, trusted, signer string) string {
 
 // authorities says by which authorities this server verifies others and is
 // verified.
-func (g *global) authorities() *peerv1.AuthoritiesResponse {
-	out := &peerv1.AuthoritiesResponse{Trusted: pki.Digest(g.peers.CAPEM())}
-	if ca := g.peers.CA(); ca != nil {
+func (c *Server) authorities() *peerv1.AuthoritiesResponse {
+	out := &peerv1.AuthoritiesResponse{Trusted: pki.Digest(c.peers.CAPEM())}
+	if ca := c.peers.CA(); ca != nil {
 		out.Signer = pki.Digest(ca.CertificatePEM())
 	}
 	return out
@@ -332,87 +319,79 @@ func (g *global) authorities() *peerv1.AuthoritiesResponse {
 
 // followAuthority takes this server through the phases of a rotation as the log
 // tells of them, until ctx ends. What fails is tried again.
-func (g *global) followAuthority(ctx context.Context) error {
+func (c *Server) followAuthority(ctx context.Context) error {
 	for told := ""; ctx.Err() == nil; {
-		view, now := g.Store.View(), ""
-		if err := g.applyRotation(view); err != nil {
+		view, now := c.Store.View(), ""
+		if err := c.applyRotation(view); err != nil {
 			now = err.Error()
 			if now != told {
-				g.Log.Error("this server does not follow the rotation of the certificate authority", "error", err)
+				c.Log.Error("this server does not follow the rotation of the certificate authority", "error", err)
 			}
 		}
 		told = now
-		g.awaitSecrets(ctx, view, told != "")
+		c.awaitSecrets(ctx, view, told != "")
 	}
 	return nil
 }
 
 // awaitSecrets returns when there are other secrets than in a view, after
 // rotationRetry if something is to be tried again, or when ctx ends.
-func (g *global) awaitSecrets(ctx context.Context, view *store.View, again bool) {
+func (c *Server) awaitSecrets(ctx context.Context, view *store.View, again bool) {
 	if again {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, rotationRetry)
 		defer cancel()
 	}
-	_, _ = g.Store.AwaitKinds(ctx, view, resource.KindGlobalSecret) // the caller looks at ctx itself
+	_, _ = c.Store.AwaitKinds(ctx, view, resource.KindGlobalSecret) // the caller looks at ctx itself
 }
 
 // applyRotation takes this server to the phase that a view holds, and completes
 // what was left undone of it.
-func (g *global) applyRotation(view *store.View) error {
+func (c *Server) applyRotation(view *store.View) error {
 	r, _, err := storedRotation(view)
 	if err != nil || r == nil {
 		return err
 	}
-	changed, err := g.peers.Follow(*r)
+	changed, err := c.peers.Follow(*r)
 	if errors.Is(err, pki.ErrNotRotatable) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	g.rotated.Store(true)
+	c.rotated.Store(true)
 	if changed {
-		g.Log.Info("the rotation of the certificate authority continues", "phase", r.Phase, "new", pki.Digest([]byte(r.New)))
+		c.Log.Info("the rotation of the certificate authority continues", "phase", r.Phase, "new", pki.Digest([]byte(r.New)))
 	}
-	g.Node.Recheck() // the old authority may be trusted no more
-	return g.refreshAdminContext()
+	c.Node.Recheck() // the old authority may be trusted no more
+	return c.refreshAdminContext()
 }
 
 // refreshAdminContext writes the client context again if it has other authorities
 // than those that clients are to trust now. One that is not there is left to the
 // end of the start.
-func (g *global) refreshAdminContext() error {
-	if g.PKI != g.peers || g.Keys.AdminToken() == "" {
+func (c *Server) refreshAdminContext() error {
+	if c.PKI != c.peers || c.Keys.AdminToken() == "" {
 		return nil
 	}
-	contexts, err := clientconfig.LoadContexts(filepath.Join(g.Options.DataDir, server.AdminContextFile))
+	contexts, err := clientconfig.LoadContexts(filepath.Join(c.Options.DataDir, server.AdminContextFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		entry, err := contexts.Get(g.Name)
-		if err == nil && pki.Digest([]byte(entry.CA)) == pki.Digest(g.PKI.CAPEM()) {
+		entry, err := contexts.Get(c.Name)
+		if err == nil && pki.Digest([]byte(entry.CA)) == pki.Digest(c.PKI.CAPEM()) {
 			return nil
 		}
 	}
-	return g.WriteAdminContext()
+	return c.WriteAdminContext()
 }
 
 // announcedAuthorities are the authorities that clients are told of: once there has
 // been a rotation.
-func (g *global) announcedAuthorities() []byte {
-	if !g.rotated.Load() || g.PKI != g.peers {
+func (c *Server) announcedAuthorities() []byte {
+	if !c.rotated.Load() || c.PKI != c.peers {
 		return nil
 	}
-	return g.PKI.CAPEM()
-}
-
-// zoneAuthorities are the authorities that zones are to verify servers by.
-func (g *global) zoneAuthorities() []byte {
-	if g.PKI.CA() == nil {
-		return nil
-	}
-	return g.PKI.CAPEM()
+	return c.PKI.CAPEM()
 }

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"testing"
@@ -13,17 +13,17 @@ func TestWhichServersCanLead(t *testing.T) {
 	one := []consensus.Server{{Name: "a", Voter: true}}
 	three := []consensus.Server{{Name: "a", Voter: true}, {Name: "b", Voter: true}, {Name: "c"}}
 	for to, want := range map[string]string{"": "", "b": "", "a": "", "c": reasonNoVote, "d": consensus.ReasonUnknownServer} {
-		err := checkTransferTarget(three, to)
+		err := checkTransferTarget(Global, three, to)
 		if want == "" {
 			require.NoError(t, err, to)
 		} else {
 			require.True(t, rpcerr.HasReason(err, want), "%q: %v", to, err)
 		}
 	}
-	require.True(t, rpcerr.HasReason(checkTransferTarget(one, ""), reasonOnlyServer))
-	require.EqualError(t, unknownServer([]consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "globa-1"),
+	require.True(t, rpcerr.HasReason(checkTransferTarget(Global, one, ""), reasonOnlyServer))
+	require.EqualError(t, unknownServer(Global, []consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "globa-1"),
 		`no server of this global is called "globa-1"; did you mean "global-1"?`)
-	require.EqualError(t, unknownServer([]consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "x"),
+	require.EqualError(t, unknownServer(Global, []consensus.Server{{Name: "global-2"}, {Name: "global-1"}}, "x"),
 		`no server of this global is called "x"; there are: global-1, global-2`)
 }
 

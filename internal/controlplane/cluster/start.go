@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"meridian/internal/consensus"
+	"meridian/internal/rbac"
+	"meridian/internal/resource"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 	firstWarning   = 3 * time.Second
 	warnInterval   = 15 * time.Second
 	// bootstrapPatience is how long a server that does not lead waits for the
-	// leader to write what a new global begins with.
+	// leader to write what a new control plane begins with.
 	bootstrapPatience = 5 * time.Second
 	// leaderTimeout is how long a request waits for a leader while there is none:
 	// for some elections, and not so long that its caller gives up without having
@@ -26,42 +28,42 @@ const (
 	leaderTimeout = 4 * time.Second
 )
 
-// awaitStart waits until everything committed has been applied here and the
-// global has what it begins with. It waits for as long as it takes: a server of
+// AwaitStart waits until everything committed has been applied here and the
+// control plane has what it begins with. It waits for as long as it takes: a server of
 // several that gave up would only make it longer.
-func (g *global) awaitStart(ctx context.Context) error {
+func (c *Server) AwaitStart(ctx context.Context) error {
 	look, tell := time.NewTicker(statusInterval), time.NewTicker(firstWarning)
 	defer look.Stop()
 	defer tell.Stop()
 	for {
-		g.Readiness.SetReason(g.waitReason(ctx))
+		c.Readiness.SetReason(c.waitReason(ctx))
 		select {
-		case <-g.Node.Ready():
-			if err := removeJoinState(g.cfg.DataDir); err != nil {
+		case <-c.Node.Ready():
+			if err := removeJoinState(c.cfg.DataDir); err != nil {
 				return err
 			}
-			return g.awaitBootstrap(ctx)
+			return c.awaitBootstrap(ctx)
 		case <-ctx.Done():
 			return nil
 		case <-look.C:
 		case <-tell.C:
 			tell.Reset(warnInterval)
-			g.Log.Warn("not ready yet", "reason", g.waitReason(ctx))
+			c.Log.Warn("not ready yet", "reason", c.waitReason(ctx))
 		}
 	}
 }
 
 // waitReason says what the log of this server lacks to be ready: a leader, and who
 // of those that could choose one is here.
-func (g *global) waitReason(ctx context.Context) string {
-	if err := g.Node.Disk().Err(); err != nil {
+func (c *Server) waitReason(ctx context.Context) string {
+	if err := c.Node.Disk().Err(); err != nil {
 		return err.Error()
 	}
-	waiting := "waiting for " + g.Node.Waiting()
-	if id, _ := g.Node.Leader(); id != "" {
+	waiting := "waiting for " + c.Node.Waiting()
+	if id, _ := c.Node.Leader(); id != "" {
 		return waiting + ", " + id
 	}
-	return waiting + memberSummary(g.Node.Members(ctx), g.cfg.Name)
+	return waiting + memberSummary(c.Node.Members(ctx), c.cfg.Name)
 }
 
 // memberSummary says which other members answer, and why those do not that do not.
@@ -86,15 +88,15 @@ func memberSummary(members []consensus.Member, self string) string {
 	return text
 }
 
-// awaitBootstrap returns when the global has its initial resources. The leader
+// awaitBootstrap returns when the control plane has its initial resources. The leader
 // writes them, the others wait for them: for a limited time, since they may have
 // been deleted, and the leader writes them again only when it becomes leader.
-func (g *global) awaitBootstrap(ctx context.Context) error {
+func (c *Server) awaitBootstrap(ctx context.Context) error {
 	patience := time.NewTimer(bootstrapPatience)
 	defer patience.Stop()
 	for {
-		if g.Node.IsLeader() {
-			err := g.bootstrap(ctx)
+		if c.Node.IsLeader() {
+			err := c.Bootstrap(ctx, c.hooks.Bootstrap())
 			if err == nil || ctx.Err() != nil {
 				return nil
 			}
@@ -102,20 +104,20 @@ func (g *global) awaitBootstrap(ctx context.Context) error {
 				return err
 			}
 		}
-		missing := g.missing()
+		missing := c.missing()
 		if missing == "" {
 			return nil
 		}
-		g.Readiness.SetReason("waiting for the leader to write " + missing)
+		c.Readiness.SetReason("waiting for the leader to write " + missing)
 		changed, stop := context.WithTimeout(ctx, statusInterval)
-		err := g.Store.Wait(changed, g.Store.Revision()+1)
+		err := c.Store.Wait(changed, c.Store.Revision()+1)
 		stop()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-patience.C:
-			if leader, _ := g.Node.Leader(); leader != "" && !g.Node.IsLeader() {
-				g.Log.Warn("the leader has not written the initial resources of a global: continuing without", "missing", missing, "error", err)
+			if leader, _ := c.Node.Leader(); leader != "" && !c.Node.IsLeader() {
+				c.Log.Warn("the leader has not written the initial resources: continuing without", "missing", missing, "error", err)
 				return nil
 			}
 			patience.Reset(bootstrapPatience)
@@ -132,15 +134,33 @@ func retryable(err error) bool {
 
 // bootstrapOnLeadership writes the initial resources that a previous leader may not
 // have written, whenever this server becomes leader, until ctx ends.
-func (g *global) bootstrapOnLeadership(ctx context.Context) error {
+func (c *Server) bootstrapOnLeadership(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-g.leadershipGained:
+		case <-c.leadershipGained:
 		}
-		if err := g.bootstrap(ctx); err != nil && !retryable(err) && ctx.Err() == nil {
-			g.Log.Error("cannot write what a global begins with", "error", err)
+		if err := c.Bootstrap(ctx, c.hooks.Bootstrap()); err != nil && !retryable(err) && ctx.Err() == nil {
+			c.Log.Error("cannot write the initial resources", "error", err)
 		}
 	}
+}
+
+// missing names something of what a control plane begins with that is not there, or
+// nothing.
+func (c *Server) missing() string {
+	view := c.Store.View()
+	if _, ok := view.Get(resource.Key{Kind: resource.KindAccessRole, Name: rbac.AdminRole}); !ok {
+		return "the role " + rbac.AdminRole
+	}
+	for _, use := range c.hooks.Bootstrap().Uses {
+		if !c.Keys.Has(use) {
+			return "a signing key for " + string(use) + "s"
+		}
+	}
+	if c.Keys.AdminToken() == "" {
+		return "the admin token"
+	}
+	return ""
 }

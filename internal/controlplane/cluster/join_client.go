@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -30,6 +30,7 @@ type joinClient struct {
 	source  string
 	request *meridianv1.JoinRequest
 	log     *slog.Logger
+	kind    Kind
 	now     func() time.Time
 	// waiting is told what is waited for.
 	waiting func(string)
@@ -45,10 +46,10 @@ func (a *joinClient) run(ctx context.Context) (*meridianv1.JoinResponse, error) 
 		if response != nil || err != nil {
 			return response, err
 		}
-		a.waiting("no server of the global can let this one in (" + unreached + ")")
+		a.waiting("no server of the "+a.kind.String()+" can let this one in (" + unreached + ")")
 		if now := a.now(); now.Sub(told) >= warnInterval {
 			told = now
-			a.log.Warn("no server of the global can let this one in yet: trying on", "reasons", unreached)
+			a.log.Warn("no server can let this one in yet: trying on", "reasons", unreached)
 		}
 		select {
 		case <-ctx.Done():
@@ -71,7 +72,7 @@ func (a *joinClient) tryAll(ctx context.Context) (_ *meridianv1.JoinResponse, un
 		case ctx.Err() != nil:
 			return nil, "", context.Cause(ctx)
 		case isRefusal(err):
-			refused = fmt.Errorf("--join-bundle %s: the server at %s does not let this one in: %w", a.source, addr, err)
+			refused = fmt.Errorf("--%s %s: the server at %s does not let this one in: %w", a.kind.BundleFlag, a.source, addr, err)
 		default:
 			reasons = append(reasons, addr+": "+err.Error())
 		}
@@ -97,7 +98,7 @@ func (a *joinClient) tryServer(ctx context.Context, addr string) (*meridianv1.Jo
 	}
 	log := dial.NewLog()
 	conn, err := dial.Conn(dial.Config{
-		Transport: transport, Credentials: token.Credentials(a.bundle.Token, false), UserAgent: userAgent, Log: log,
+		Transport: transport, Credentials: token.Credentials(a.bundle.Token, false), UserAgent: a.kind.userAgent(), Log: log,
 	}, addr)
 	if err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "", "%w", err)

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -36,17 +36,17 @@ func (m *knownAddresses) learned() []string {
 	return slices.Clone(m.raft)
 }
 
-// raftAddresses are where some server of this global may be found: those that
+// raftAddresses are where some server of this cluster may be found: those that
 // the operator named, those that let this server in, and those that gossip knows
 // or remembers. It is called from a goroutine of the node.
-func (g *global) raftAddresses() []string {
-	all := slices.Concat(g.cfg.Join, g.known.learned())
-	if g.joinState != nil {
-		for _, p := range g.joinState.Peers {
+func (c *Server) raftAddresses() []string {
+	all := slices.Concat(c.cfg.Join, c.known.learned())
+	if c.joinState != nil {
+		for _, p := range c.joinState.Peers {
 			all = append(all, p.Raft)
 		}
 	}
-	if gossip := g.gossip.Load(); gossip != nil {
+	if gossip := c.gossip.Load(); gossip != nil {
 		for _, p := range gossip.Peers() {
 			all = append(all, p.Raft)
 		}
@@ -54,17 +54,17 @@ func (g *global) raftAddresses() []string {
 	return distinct(all)
 }
 
-// gossipAddresses are where gossip of this global may be heard for the first
+// gossipAddresses are where gossip of this cluster may be heard for the first
 // time; after that it remembers by itself.
-func (g *global) gossipAddresses(ctx context.Context) []string {
-	all := slices.Clone(g.cfg.Join)
-	if g.joinState != nil {
-		for _, p := range g.joinState.Peers {
+func (c *Server) gossipAddresses(ctx context.Context) []string {
+	all := slices.Clone(c.cfg.Join)
+	if c.joinState != nil {
+		for _, p := range c.joinState.Peers {
 			all = append(all, p.Gossip)
 		}
 	}
-	for _, m := range g.Node.Members(ctx) {
-		if m.Name != g.cfg.Name {
+	for _, m := range c.Node.Members(ctx) {
+		if m.Name != c.cfg.Name {
 			all = append(all, m.Gossip)
 		}
 	}
@@ -85,15 +85,15 @@ func distinct(addrs []string) []string {
 // discover contacts the others until gossip has reached one, or ctx ends.
 // An address that the operator named may be any of a server's: the node tries it
 // as one of raft; here it is tried as one of gossip, and of the API.
-func (g *global) discover(ctx context.Context) error {
-	gossip := g.gossip.Load()
+func (c *Server) discover(ctx context.Context) error {
+	gossip := c.gossip.Load()
 	again := time.NewTicker(discoveryInterval)
 	defer again.Stop()
 	for len(gossip.Peers()) == 0 {
-		if addrs := g.gossipAddresses(ctx); len(addrs) > 0 {
+		if addrs := c.gossipAddresses(ctx); len(addrs) > 0 {
 			if _, err := gossip.Join(ctx, addrs); err != nil && ctx.Err() == nil {
-				g.Log.Debug("no server answers gossip yet", "error", err)
-				g.learnMembers(ctx)
+				c.Log.Debug("no server answers gossip yet", "error", err)
+				c.learnMembers(ctx)
 			}
 		}
 		select {
@@ -106,27 +106,27 @@ func (g *global) discover(ctx context.Context) error {
 }
 
 // learnMembers learns raft addresses from servers whose API was named.
-func (g *global) learnMembers(ctx context.Context) {
-	for _, addr := range g.cfg.Join {
-		members, err := g.membersAt(ctx, addr)
+func (c *Server) learnMembers(ctx context.Context) {
+	for _, addr := range c.cfg.Join {
+		members, err := c.membersAt(ctx, addr)
 		if err != nil {
-			g.Log.Debug("no server's API answers there", "address", addr, "error", err)
+			c.Log.Debug("no server's API answers there", "address", addr, "error", err)
 			continue
 		}
 		for _, m := range members {
-			g.known.learn(m.GetRaft())
+			c.known.learn(m.GetRaft())
 		}
 	}
 }
 
-// membersAt asks a server of this global, which has to prove that it is one, for
+// membersAt asks a server of this cluster, which has to prove that it is one, for
 // the servers that it knows. Every caller may.
-func (g *global) membersAt(ctx context.Context, addr string) ([]*meridianv1.ClusterMember, error) {
-	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: g.PKI.CAPEM(), Source: g.cfg.CAFile})
+func (c *Server) membersAt(ctx context.Context, addr string) ([]*meridianv1.ClusterMember, error) {
+	transport, err := pki.ClientTransport(pki.ClientTLSConfig{CAPEM: c.PKI.CAPEM(), Source: c.cfg.CAFile})
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial.Conn(dial.Config{Transport: transport, UserAgent: userAgent, Log: dial.NewLog()}, addr)
+	conn, err := dial.Conn(dial.Config{Transport: transport, UserAgent: c.userAgent(), Log: dial.NewLog()}, addr)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for the servers that it knows: %w", addr, err)
 	}

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -31,27 +31,27 @@ func authority(t *testing.T, dir string) *pki.PKI {
 
 // rotating is a server that can rotate the authority, with a way to begin each phase. It
 // belongs to a bubble of synctest.
-func rotating(t *testing.T) (g *global, begin func(pki.Phase) pki.Rotation) {
+func rotating(t *testing.T) (c *Server, begin func(pki.Phase) pki.Rotation) {
 	t.Helper()
-	g = startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
-	g.servers.global, g.peers = g, authority(t, t.TempDir())
-	g.opened.Store(true)
+	c = startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
+	c.servers.server, c.peers = c, authority(t, t.TempDir())
+	c.opened.Store(true)
 	t.Cleanup(func() {
-		require.NoError(t, g.Node.Close())
-		require.NoError(t, g.Audit.Log.Close())
+		require.NoError(t, c.Node.Close())
+		require.NoError(t, c.Audit.Log.Close())
 	})
-	<-g.Node.Ready()
-	return g, func(phase pki.Phase) pki.Rotation {
+	<-c.Node.Ready()
+	return c, func(phase pki.Phase) pki.Rotation {
 		t.Helper()
-		batch, err := g.nextPhase(t.Context(), phase, true)
+		batch, err := c.nextPhase(t.Context(), phase, true)
 		require.NoError(t, err)
 		require.NotEmpty(t, batch.Ops)
-		_, err = g.Node.Propose(t.Context(), batch.Txn)
+		_, err = c.Node.Propose(t.Context(), batch.Txn)
 		require.NoError(t, err)
-		r, _, err := storedRotation(g.Store.View())
+		r, _, err := storedRotation(c.Store.View())
 		require.NoError(t, err)
 		require.Equal(t, phase, r.Phase)
-		_, err = g.peers.Follow(*r)
+		_, err = c.peers.Follow(*r)
 		require.NoError(t, err)
 		return *r
 	}
@@ -60,26 +60,26 @@ func rotating(t *testing.T) (g *global, begin func(pki.Phase) pki.Rotation) {
 // A rotation that the store has lost continues from what the servers have of it.
 func TestARotationContinuesWithoutItsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, begin := rotating(t)
+		c, begin := rotating(t)
 		lose := func() {
-			_, err := g.Node.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Delete(token.AuthorityKey)}})
+			_, err := c.Node.Propose(t.Context(), store.Txn{Ops: []store.Op{store.Delete(token.AuthorityKey)}})
 			require.NoError(t, err)
 		}
-		_, err := g.nextPhase(t.Context(), pki.PhaseSwitch, true)
+		_, err := c.nextPhase(t.Context(), pki.PhaseSwitch, true)
 		require.True(t, rpcerr.HasReason(err, reasonRotation), "%v", err)
 		begun := begin(pki.PhaseTrust)
 		lose()
 		require.Equal(t, begun.New, begin(pki.PhaseTrust).New, "the same again")
-		batch, err := g.nextPhase(t.Context(), pki.PhaseTrust, true)
+		batch, err := c.nextPhase(t.Context(), pki.PhaseTrust, true)
 		require.NoError(t, err)
 		require.Empty(t, batch.Ops)
 		lose()
 		require.Equal(t, begun.New, begin(pki.PhaseSwitch).New)
 		lose()
-		_, err = g.nextPhase(t.Context(), pki.PhaseTrust, true)
+		_, err = c.nextPhase(t.Context(), pki.PhaseTrust, true)
 		require.True(t, rpcerr.HasReason(err, reasonRotation), "no server goes back: %v", err)
 		require.Equal(t, begun.New, begin(pki.PhaseFinish).New)
-		require.Equal(t, begun.New, string(g.peers.CAPEM()))
+		require.Equal(t, begun.New, string(c.peers.CAPEM()))
 	})
 }
 
@@ -87,39 +87,39 @@ func TestARotationContinuesWithoutItsState(t *testing.T) {
 // after its removal is finished.
 func TestARemovedServerKnowsTheAuthorityUntilItIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, begin := rotating(t)
+		c, begin := rotating(t)
 		rotate := func(between func()) {
 			t.Helper()
 			begin(pki.PhaseTrust)
 			between()
 			begin(pki.PhaseSwitch)
-			require.NotEmpty(t, g.knowAuthority())
+			require.NotEmpty(t, c.knowAuthority())
 			begin(pki.PhaseFinish)
 		}
-		remove := func(server string) { require.NoError(t, g.servers.Removing(t.Context(), server, "")) }
-		require.Empty(t, g.knowAuthority())
+		remove := func(server string) { require.NoError(t, c.servers.Removing(t.Context(), server, "")) }
+		require.Empty(t, c.knowAuthority())
 		remove("gone#1")
-		require.Equal(t, []string{"gone"}, g.knowAuthority())
+		require.Equal(t, []string{"gone"}, c.knowAuthority())
 		rotate(func() { remove("late#1") })
-		require.Equal(t, []string{"late"}, g.knowAuthority(), "it had the key that was being brought in")
-		status, err := g.rotationStatus(t.Context())
+		require.Equal(t, []string{"late"}, c.knowAuthority(), "it had the key that was being brought in")
+		status, err := c.rotationStatus(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []string{"late"}, status.GetAuthorityKnownTo())
 		rotate(func() {})
-		require.Empty(t, g.knowAuthority())
+		require.Empty(t, c.knowAuthority())
 		remove("again#1")
-		require.Equal(t, []string{"again"}, g.knowAuthority())
+		require.Equal(t, []string{"again"}, c.knowAuthority())
 
 		// With certificates of the operator's, servers have no key of the authority.
 		dir := t.TempDir()
 		authority(t, dir)
 		given := filepath.Join(dir, "pki")
-		g.peers, err = pki.Open(pki.Config{
+		c.peers, err = pki.Open(pki.Config{
 			CertFile: filepath.Join(given, "server.pem"), KeyFile: filepath.Join(given, "server-key.pem"), CAFile: filepath.Join(given, "ca.pem"),
 			Now: time.Now, Log: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
-		require.Empty(t, g.knowAuthority())
+		require.Empty(t, c.knowAuthority())
 	})
 }
 
@@ -127,24 +127,24 @@ func TestARemovedServerKnowsTheAuthorityUntilItIsReplaced(t *testing.T) {
 // and so it does the client context.
 func TestAServerTriesToFollowAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
+		c := startable(t, simnet.NewNetwork(), "a", nil, 0, nil)
 		defer func() {
-			require.NoError(t, g.Node.Close())
-			require.NoError(t, g.Audit.Log.Close())
+			require.NoError(t, c.Node.Close())
+			require.NoError(t, c.Audit.Log.Close())
 		}()
-		g.Options.DataDir, g.Addresses.GRPC = t.TempDir(), "127.0.0.1:5685"
-		g.peers = authority(t, g.Options.DataDir)
-		g.PKI = g.peers
-		<-g.Node.Ready()
-		require.NoError(t, g.awaitBootstrap(t.Context()))
-		require.NoError(t, g.WriteAdminContext())
+		c.Options.DataDir, c.Addresses.GRPC = t.TempDir(), "127.0.0.1:5685"
+		c.peers = authority(t, c.Options.DataDir)
+		c.PKI = c.peers
+		<-c.Node.Ready()
+		require.NoError(t, c.awaitBootstrap(t.Context()))
+		require.NoError(t, c.WriteAdminContext())
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- g.followAuthority(ctx) }()
+		go func() { ended <- c.followAuthority(ctx) }()
 
 		// A directory in place of a file cannot be replaced by one.
 		block := func(name string) (path string) {
-			path = filepath.Join(g.Options.DataDir, name)
+			path = filepath.Join(c.Options.DataDir, name)
 			require.NoError(t, os.RemoveAll(path))
 			require.NoError(t, os.MkdirAll(filepath.Join(path, "full"), 0o700))
 			return path
@@ -154,17 +154,17 @@ func TestAServerTriesToFollowAgain(t *testing.T) {
 			synctest.Wait()
 		}
 		rotation, admin := block("pki/rotation.json"), block(server.AdminContextFile)
-		batch, err := g.nextPhase(ctx, pki.PhaseTrust, false)
+		batch, err := c.nextPhase(ctx, pki.PhaseTrust, false)
 		require.NoError(t, err)
-		_, err = g.Node.Propose(ctx, batch.Txn)
+		_, err = c.Node.Propose(ctx, batch.Txn)
 		require.NoError(t, err)
-		secrets := g.Store.View().Digest(resource.KindGlobalSecret)
+		secrets := c.Store.View().Digest(resource.KindGlobalSecret)
 		settle()
-		require.Nil(t, g.peers.Rotation())
+		require.Nil(t, c.peers.Rotation())
 
 		require.NoError(t, os.RemoveAll(rotation))
 		settle()
-		require.NotNil(t, g.peers.Rotation())
+		require.NotNil(t, c.peers.Rotation())
 
 		require.NoError(t, os.RemoveAll(admin))
 		require.NoError(t, os.WriteFile(admin, []byte("{}\n"), 0o600))
@@ -173,8 +173,8 @@ func TestAServerTriesToFollowAgain(t *testing.T) {
 		require.NoError(t, err)
 		entry, err := contexts.Get("a")
 		require.NoError(t, err)
-		require.Equal(t, string(g.peers.CAPEM()), entry.CA)
-		require.Equal(t, secrets, g.Store.View().Digest(resource.KindGlobalSecret), "nothing else has changed")
+		require.Equal(t, string(c.peers.CAPEM()), entry.CA)
+		require.Equal(t, secrets, c.Store.View().Digest(resource.KindGlobalSecret), "nothing else has changed")
 		stop()
 		require.NoError(t, <-ended)
 	})

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type clusterFigures struct {
 	stale   bool
 }
 
-// clusterCollector reports how the servers of a global stand. What only the
+// clusterCollector reports how the servers of a cluster stand. What only the
 // leader knows, only the leader reports.
 type clusterCollector struct {
 	read  func() clusterFigures
@@ -62,8 +62,8 @@ func newClusterCollector(read func() clusterFigures) *clusterCollector {
 	gauge("meridian_current", "1 while this server makes sure, every second, that it is up to date; 0 after 5 seconds without: its zones are sent to other servers.",
 		func(f clusterFigures) float64 { return bit(!f.stale) })
 	gauge("meridian_term", "The term of the log: it rises with every election.", func(f clusterFigures) float64 { return float64(f.status.Term) })
-	gauge("meridian_members", "Servers of this global.", func(f clusterFigures) float64 { return float64(len(f.servers)) })
-	gauge("meridian_voters", "Servers of this global that have a vote.", func(f clusterFigures) float64 { return float64(voters(f.servers)) })
+	gauge("meridian_members", "Servers of this cluster.", func(f clusterFigures) float64 { return float64(len(f.servers)) })
+	gauge("meridian_voters", "Servers of this cluster that have a vote.", func(f clusterFigures) float64 { return float64(voters(f.servers)) })
 	gauge("meridian_committed_revision", "The newest revision that a majority has on disk, as far as this server knows.",
 		func(f clusterFigures) float64 { return float64(f.status.Committed) })
 	gauge("meridian_apply_lag", "Revisions that a majority has and this server has yet to apply.",
@@ -77,9 +77,9 @@ func newClusterCollector(read func() clusterFigures) *clusterCollector {
 		func(f clusterFigures) float64 {
 			return float64(max(f.status.Last, f.figures.Snapshot) - f.figures.Snapshot)
 		})
-	gauge("meridian_unreachable_servers", "Other servers of this global that this one cannot ask for their zones.",
+	gauge("meridian_unreachable_servers", "Other servers of this cluster that this one cannot ask.",
 		func(f clusterFigures) float64 { return float64(f.silent) })
-	gauge("meridian_differing_servers", "Other servers of this global that hold something else than this one as of the same revision; always 0 unless one is broken.",
+	gauge("meridian_differing_servers", "Other servers of this cluster that hold something else than this one as of the same revision; always 0 unless one is broken.",
 		func(f clusterFigures) float64 { return float64(f.differing) })
 	member := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"member"}, nil)
@@ -87,7 +87,7 @@ func newClusterCollector(read func() clusterFigures) *clusterCollector {
 	c.silence = member("meridian_member_silence_seconds", "For how long a server has not answered the leader's heartbeats; reported by the leader.")
 	c.lag = member("meridian_member_lag", "Entries of the log that a server has yet to receive; reported by the leader.")
 	c.healthy = member("meridian_member_healthy", "1 while a server answers the leader and keeps up; reported by the leader.")
-	c.tolerance = prometheus.NewDesc("meridian_failure_tolerance", "How many servers may fail now without the global ceasing to take writes; reported by the leader.", nil, nil)
+	c.tolerance = prometheus.NewDesc("meridian_failure_tolerance", "How many servers may fail now without the cluster ceasing to take writes; reported by the leader.", nil, nil)
 	return c
 }
 
@@ -137,40 +137,40 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // clusterFigures reads the figures of the moment.
-func (g *global) clusterFigures() clusterFigures {
+func (c *Server) clusterFigures() clusterFigures {
 	return clusterFigures{
-		leads: g.Node.IsLeader(), status: g.Node.Status(), figures: g.Node.Figures(), health: g.Node.Health(), servers: g.Node.Servers(),
-		silent: len(g.fleet.unreachable()), differing: len(g.fleet.diverged()),
-		changes: g.leaders.Load(), stale: g.stale.Load(),
+		leads: c.Node.IsLeader(), status: c.Node.Status(), figures: c.Node.Figures(), health: c.Node.Health(), servers: c.Node.Servers(),
+		silent: c.hooks.Unreachable(), differing: c.hooks.Differing(),
+		changes: c.leaders.Load(), stale: c.stale.Load(),
 	}
 }
 
 // watchLeaders counts how often the leader changes, and writes each change into
 // the log, also that there is none for longer than an election takes, until ctx
 // ends.
-func (g *global) watchLeaders(ctx context.Context) error {
+func (c *Server) watchLeaders(ctx context.Context) error {
 	tell := time.NewTimer(leaderTimeout)
 	defer tell.Stop()
 	watch := leaderWatch{led: true}
 	for {
-		changed := g.Node.LeaderChanged()
-		leader, addr := g.Node.Leader()
+		changed := c.Node.LeaderChanged()
+		leader, addr := c.Node.Leader()
 		if leader == "" && watch.led {
 			tell.Reset(leaderTimeout)
 		}
 		before := watch.last
 		worthTelling, another := watch.observe(leader)
 		if worthTelling {
-			g.Log.Info("a server leads", "leader", leader, "raft", addr, "before", before)
+			c.Log.Info("a server leads", "leader", leader, "raft", addr, "before", before)
 		}
 		if another {
-			g.leaders.Add(1)
+			c.leaders.Add(1)
 		}
 		select {
 		case <-changed:
 		case <-tell.C:
-			if !watch.led && g.started() { // a start says itself what it waits for
-				g.Log.Warn("there is no leader: nothing can be written", "reason", g.waitReason(ctx))
+			if !watch.led && c.started() { // a start says itself what it waits for
+				c.Log.Warn("there is no leader: nothing can be written", "reason", c.waitReason(ctx))
 				watch.missed = true
 			}
 			tell.Reset(warnInterval)
@@ -202,9 +202,9 @@ func (w *leaderWatch) observe(leader string) (worthTelling, another bool) {
 }
 
 // started reports whether the log of this server was ready once.
-func (g *global) started() bool {
+func (c *Server) started() bool {
 	select {
-	case <-g.Node.Ready():
+	case <-c.Node.Ready():
 		return true
 	default:
 		return false

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type joinState struct {
 	RequestID string `json:"requestId"`
 	// Name is the one that the server joins under.
 	Name string `json:"name"`
-	// Cluster is the id of the global.
+	// Cluster is the id of the cluster.
 	Cluster string `json:"cluster"`
 	// Disk tells the data directory from others that a server of the name had or will
 	// have.
@@ -78,12 +78,12 @@ func removeJoinState(dir string) error {
 	return nil
 }
 
-// join has a new server fetch what makes it one of a global that exists, once:
+// join has a new server fetch what makes it one of a cluster that exists, once:
 // the authority that signs its certificate and the keys of gossip. Afterwards
-// the directory holds them, and g.joined says where the global is to be found. A
+// the directory holds them, and c.joinState says where the others are to be found. A
 // directory that is in use needs none of it.
-func (g *global) join(ctx context.Context) error {
-	dir := g.cfg.DataDir
+func (c *Server) join(ctx context.Context) error {
+	dir := c.cfg.DataDir
 	cluster := raftlog.ClusterIn(dir)
 	used := raftlog.NodeIn(dir) != ""
 	note, err := readJoinState(dir)
@@ -91,22 +91,22 @@ func (g *global) join(ctx context.Context) error {
 		return err
 	}
 	if used {
-		g.joinState = note // as long as it is there, the server has yet to arrive
-		return g.checkUnusedBundle(cluster)
+		c.joinState = note // as long as it is there, the server has yet to arrive
+		return c.checkUnusedBundle(cluster)
 	}
 	if note != nil && note.Answered {
-		g.joinState = note
-		return g.checkUnusedBundle(note.Cluster)
+		c.joinState = note
+		return c.checkUnusedBundle(note.Cluster)
 	}
-	if g.cfg.JoinBundle == "" {
+	if c.cfg.JoinBundle == "" {
 		if note != nil {
-			return &server.UsageError{Err: fmt.Errorf("--data-dir %s: this server was joining global %s and has not been accepted yet: give it --join-bundle again, or start it with a new directory", dir, note.Cluster)}
+			return &server.UsageError{Err: fmt.Errorf("--data-dir %s: this server was joining %s %s and has not been accepted yet: give it --%s again, or start it with a new directory", dir, c.cfg.Kind, note.Cluster, c.cfg.Kind.BundleFlag)}
 		}
 		return nil
 	}
-	bundle, err := clientconfig.LoadServerBundle(g.cfg.JoinBundle)
+	bundle, err := clientconfig.LoadServerBundle(c.cfg.JoinBundle)
 	if err != nil {
-		return &server.UsageError{Err: fmt.Errorf("--join-bundle: %w", err)}
+		return &server.UsageError{Err: fmt.Errorf("--%s: %w", c.cfg.Kind.BundleFlag, err)}
 	}
 	if note == nil {
 		note = &joinState{FormatVersion: joinFormat, RequestID: rand.Text(), Disk: raftlog.NewDisk()}
@@ -114,37 +114,37 @@ func (g *global) join(ctx context.Context) error {
 	if note.Disk == "" { // of an older release
 		note.Disk = raftlog.NewDisk()
 	}
-	note.Name, note.Cluster = g.cfg.Name, bundle.Cluster
+	note.Name, note.Cluster = c.cfg.Name, bundle.Cluster
 	if err := note.write(dir); err != nil {
 		return err
 	}
-	return g.requestJoin(ctx, bundle, note)
+	return c.requestJoin(ctx, bundle, note)
 }
 
 // requestJoin requests to join and stores the response. The note that this is done
 // comes last, so that whatever is cut off is done again.
-func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
+func (c *Server) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
 	a := &joinClient{
-		bundle: bundle, source: g.cfg.JoinBundle, log: g.Log, now: g.Now, waiting: g.Readiness.SetReason,
-		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String(), Encrypts: g.Encrypts()},
+		bundle: bundle, source: c.cfg.JoinBundle, log: c.Log, kind: c.cfg.Kind, now: c.Now, waiting: c.Readiness.SetReason,
+		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String(), Encrypts: c.Encrypts()},
 	}
 	response, err := a.run(ctx)
 	if err != nil {
 		return err
 	}
-	dir := g.cfg.DataDir
+	dir := c.cfg.DataDir
 	if response.GetClusterId() != bundle.Cluster {
-		return fmt.Errorf("--join-bundle %s: it is for global %s, and the server that answered is of global %s", g.cfg.JoinBundle, bundle.Cluster, response.GetClusterId())
+		return fmt.Errorf("--%s %s: it is for %s %s, and the server that answered is of %s %s", c.cfg.Kind.BundleFlag, c.cfg.JoinBundle, c.cfg.Kind, bundle.Cluster, c.cfg.Kind, response.GetClusterId())
 	}
-	if err := pki.ImportCA(dir, g.Encryption, response.GetCa(), response.GetCaKey()); err != nil {
+	if err := pki.ImportCA(dir, c.Encryption, response.GetCa(), response.GetCaKey()); err != nil {
 		return fmt.Errorf("--data-dir %s: %w", dir, err)
 	}
 	if rotation := response.GetRotation(); len(rotation) > 0 {
-		if err := pki.ImportRotation(dir, g.Encryption, rotation); err != nil {
+		if err := pki.ImportRotation(dir, c.Encryption, rotation); err != nil {
 			return fmt.Errorf("--data-dir %s: %w", dir, err)
 		}
 	}
-	if err := writeGossipKeys(dir, g.Encryption, response.GetGossipKeys()); err != nil {
+	if err := writeGossipKeys(dir, c.Encryption, response.GetGossipKeys()); err != nil {
 		return err
 	}
 	note.Answered, note.Peers = true, nil
@@ -154,22 +154,22 @@ func (g *global) requestJoin(ctx context.Context, bundle clientconfig.ServerBund
 	if err := note.write(dir); err != nil {
 		return err
 	}
-	g.Log.Info("accepted: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
-	g.joinState = note
+	c.Log.Info("accepted: this server has what it needs to join", "cluster", note.Cluster, "name", note.Name)
+	c.joinState = note
 	return nil
 }
 
 // checkUnusedBundle says that a bundle is not needed any more, which is no mistake: a
-// server is restarted as it was started. One for another global is.
-func (g *global) checkUnusedBundle(cluster string) error {
-	if g.cfg.JoinBundle == "" {
+// server is restarted as it was started. One for another cluster is.
+func (c *Server) checkUnusedBundle(cluster string) error {
+	if c.cfg.JoinBundle == "" {
 		return nil
 	}
-	bundle, err := clientconfig.LoadServerBundle(g.cfg.JoinBundle)
-	if err == nil && bundle.Cluster != cluster && !raftlog.ClusterBefore(g.cfg.DataDir, bundle.Cluster) {
-		return &server.UsageError{Err: fmt.Errorf("--join-bundle %s is for global %s, and --data-dir %s belongs to global %s: omit the bundle to continue there, or start with a new directory to join the other",
-			g.cfg.JoinBundle, bundle.Cluster, g.cfg.DataDir, cluster)}
+	bundle, err := clientconfig.LoadServerBundle(c.cfg.JoinBundle)
+	if err == nil && bundle.Cluster != cluster && !raftlog.ClusterBefore(c.cfg.DataDir, bundle.Cluster) {
+		return &server.UsageError{Err: fmt.Errorf("--%s %s is for %s %s, and --data-dir %s belongs to %s %s: omit the bundle to continue there, or start with a new directory to join the other",
+			c.cfg.Kind.BundleFlag, c.cfg.JoinBundle, c.cfg.Kind, bundle.Cluster, c.cfg.DataDir, c.cfg.Kind, cluster)}
 	}
-	g.Log.Info("the join bundle is not used: this server has joined before", "bundle", g.cfg.JoinBundle, "cluster", cluster)
+	c.Log.Info("the join bundle is not used: this server has joined before", "bundle", c.cfg.JoinBundle, "cluster", cluster)
 	return nil
 }

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"testing"
@@ -34,7 +34,7 @@ func TestUntouched(t *testing.T) {
 		a.put(t, "Mesh", "", "default", `{}`)
 		require.NoError(t, authz.Defaults{}.Ensure(t.Context(), a.View, a, now))
 		ring := token.NewRing(token.RingConfig{Local: a.View, Now: now})
-		require.NoError(t, ring.Ensure(t.Context(), a, tokenUses()...))
+		require.NoError(t, ring.Ensure(t.Context(), a, uses...))
 		// A server that joined leaves the record of its token.
 		_, issued, err := ring.Issuer().User("bob", nil, time.Hour)
 		require.NoError(t, err)

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -28,21 +28,21 @@ const (
 // GenerateServerToken issues the token by which one new server joins
 // (§6.2: it takes membership of mesh-system:admin).
 func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv1.GenerateServerTokenRequest) (*meridianv1.GenerateServerTokenResponse, error) {
-	g := s.global
-	if err := g.Authorizer.RequireAdmin(ctx); err != nil {
+	c := s.server
+	if err := c.Authorizer.RequireAdmin(ctx); err != nil {
 		return nil, err
 	}
-	if err := g.checkCanIssueCerts(); err != nil {
+	if err := c.checkCanIssueCerts(); err != nil {
 		return nil, err
 	}
-	token, err := g.Tokens.Server(ctx, req.GetValidForSeconds())
+	token, err := c.Tokens.Server(ctx, req.GetValidForSeconds())
 	if err != nil {
 		return nil, err
 	}
 	response := &meridianv1.GenerateServerTokenResponse{Token: token}
 	if req.GetBundle() {
 		response.Bundle, err = clientconfig.ServerBundle{
-			Cluster: g.Node.ClusterID(), Addresses: g.serverAddresses(), CA: string(g.PKI.CAPEM()), Token: token,
+			Cluster: c.Node.ClusterID(), Addresses: c.ServerAddresses(), CA: string(c.PKI.CAPEM()), Token: token,
 		}.Encode()
 	}
 	return response, err
@@ -50,20 +50,20 @@ func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv
 
 // checkCanIssueCerts refuses where new servers cannot be given the key that
 // signs their certificates.
-func (g *global) checkCanIssueCerts() error {
-	if g.peers.CA() != nil {
+func (c *Server) checkCanIssueCerts() error {
+	if c.peers.CA() != nil {
 		return nil
 	}
 	return rpcerr.New(rpcerr.Invalid, reasonOwnCertificates,
-		"the certificates of this global were given (--ca-file), so it cannot make one for a new server: start it with --ca-file, --cert-file, --key-file and --gossip-key-file of its own, and --join %s", g.Addresses.Raft)
+		"the certificates of this %s were given (--ca-file), so it cannot make one for a new server: start it with --ca-file, --cert-file, --key-file and --gossip-key-file of its own, and --join %s", c.cfg.Kind, c.Addresses.Raft)
 }
 
-// serverAddresses are the gRPC addresses of all servers of this global, this one
+// ServerAddresses are the gRPC addresses of all servers of the cluster, this one
 // first.
-func (g *global) serverAddresses() []string {
-	addresses := []string{g.advertisedGRPC}
-	members := g.Node.Servers()
-	for _, p := range g.gossip.Load().Peers() {
+func (c *Server) ServerAddresses() []string {
+	addresses := []string{c.advertisedGRPC}
+	members := c.Node.Servers()
+	for _, p := range c.gossip.Load().Peers() {
 		// Gossip also remembers servers that were removed.
 		member := slices.ContainsFunc(members, func(s consensus.Server) bool { return s.Name == p.Name })
 		if member && p.GRPC != "" && !slices.Contains(addresses, p.GRPC) {
@@ -75,8 +75,8 @@ func (g *global) serverAddresses() []string {
 
 // announcedServers are the addresses of all members, once they are known: a server
 // that has just started does not know where the others are.
-func (g *global) announcedServers() []string {
-	if addresses := g.serverAddresses(); len(addresses) == len(g.Node.Servers()) {
+func (c *Server) announcedServers() []string {
+	if addresses := c.ServerAddresses(); len(addresses) == len(c.Node.Servers()) {
 		return addresses
 	}
 	return nil
@@ -85,13 +85,13 @@ func (g *global) announcedServers() []string {
 // joinService serves new servers. It requires a server token.
 type joinService struct {
 	meridianv1.UnimplementedJoinServiceServer
-	global *global
+	server *Server
 }
 
 // Join hands a new server the authority by which it proves to be one. Whatever
 // can be refused is refused before the token is used up.
 func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
-	g := s.global
+	c := s.server
 	presented := authn.PrincipalFrom(ctx).Token
 	if presented == nil || presented.Key.Use != token.ForServer {
 		return nil, rpcerr.New(rpcerr.Unauthenticated, authn.ReasonNoCredentials, "not authenticated: a new server presents a server token")
@@ -102,25 +102,25 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 	if err := checkServerName(req.GetName()); err != nil {
 		return nil, rpcerr.New(rpcerr.Invalid, "BAD_SERVER_NAME", "%w", err)
 	}
-	if err := g.checkCanIssueCerts(); err != nil {
+	if err := c.checkCanIssueCerts(); err != nil {
 		return nil, err
 	}
-	if at, taken := g.nameTaken(ctx, req.GetName()); taken {
+	if at, taken := c.nameTaken(ctx, req.GetName()); taken {
 		return nil, rpcerr.New(rpcerr.Conflict, reasonNameTaken,
-			"a server called %q runs already, at %s: give the new one another name with --name", req.GetName(), at)
+			"a server called %q runs already, at %s: give the new one another name with --%s", req.GetName(), at, c.cfg.Kind.NameFlag)
 	}
-	if g.Encrypts() && !req.GetEncrypts() {
+	if c.Encrypts() && !req.GetEncrypts() {
 		return nil, rpcerr.New(rpcerr.Invalid, reasonNotEncrypted,
-			"server %q would keep the secrets of this global on its disk without encryption, and this global encrypts them: start it with --encryption-key-file", req.GetName())
+			"server %q would keep the secrets of this %s on its disk without encryption, and this %s encrypts them: start it with --encryption-key-file", req.GetName(), c.cfg.Kind, c.cfg.Kind)
 	}
-	response, err := g.joinResponse()
+	response, err := c.joinResponse()
 	if err != nil {
 		return nil, err
 	}
-	if err := g.Tokens.UseUp(ctx, *presented, req.GetRequestId(), req.GetName()); err != nil {
+	if err := c.Tokens.UseUp(ctx, *presented, req.GetRequestId(), req.GetName()); err != nil {
 		return nil, err
 	}
-	g.Log.Info("a new server was accepted", "server", req.GetName(), "version", req.GetVersion(), "token", presented.ID)
+	c.Log.Info("a new server was accepted", "server", req.GetName(), "version", req.GetVersion(), "token", presented.ID)
 	return response, nil
 }
 
@@ -128,30 +128,30 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 const maxRequestID = 128
 
 // joinResponse is what a new server needs.
-func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
-	ca := g.peers.Base()
+func (c *Server) joinResponse() (*meridianv1.JoinResponse, error) {
+	ca := c.peers.Base()
 	key, err := ca.KeyPEM()
 	if err != nil {
 		return nil, err
 	}
-	gossip, err := gossipKeys(g.cfg, g.Encryption)
+	gossip, err := gossipKeys(c.cfg, c.Encryption)
 	if err != nil {
 		return nil, err
 	}
 	var rotation []byte
-	if r := g.peers.Rotation(); r != nil {
+	if r := c.peers.Rotation(); r != nil {
 		if rotation, err = r.Encode(); err != nil {
 			return nil, err
 		}
 	}
 	response := &meridianv1.JoinResponse{
 		Rotation:  rotation,
-		ClusterId: g.Node.ClusterID(), Ca: ca.CertificatePEM(), CaKey: key, GossipKeys: gossip,
+		ClusterId: c.Node.ClusterID(), Ca: ca.CertificatePEM(), CaKey: key, GossipKeys: gossip,
 		Peers: []*meridianv1.JoinPeer{{
-			Name: g.cfg.Name, Grpc: g.advertisedGRPC, Raft: g.Addresses.Raft, Gossip: server.Dialable(g.Addresses.Gossip),
+			Name: c.cfg.Name, Grpc: c.advertisedGRPC, Raft: c.Addresses.Raft, Gossip: server.Dialable(c.Addresses.Gossip),
 		}},
 	}
-	for _, p := range g.gossip.Load().Peers() {
+	for _, p := range c.gossip.Load().Peers() {
 		response.Peers = append(response.Peers, &meridianv1.JoinPeer{Name: p.Name, Grpc: p.GRPC, Raft: p.Raft, Gossip: p.Gossip})
 	}
 	return response, nil
@@ -159,8 +159,8 @@ func (g *global) joinResponse() (*meridianv1.JoinResponse, error) {
 
 // nameTaken says where a member of that name answers. One that is gone may come
 // back under its name with an empty disk.
-func (g *global) nameTaken(ctx context.Context, name string) (at string, taken bool) {
-	for _, m := range g.Node.Members(ctx) {
+func (c *Server) nameTaken(ctx context.Context, name string) (at string, taken bool) {
+	for _, m := range c.Node.Members(ctx) {
 		if m.Name == name && m.State != consensus.StateUnreachable {
 			return m.Raft, true
 		}

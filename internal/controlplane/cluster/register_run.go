@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"bytes"
@@ -27,28 +27,28 @@ const (
 // keepRegister completes the register whenever this server leads, until ctx ends: with
 // removals and certificates that it knows of, and with the next step of a replacement of
 // the gossip key.
-func (g *global) keepRegister(ctx context.Context) error {
+func (c *Server) keepRegister(ctx context.Context) error {
 	met := time.Time{}
 	for {
-		if g.Node.IsLeader() {
-			if g.cfg.CAFile != "" && g.Now().Sub(met) >= registerInterval {
-				g.Node.Meet(ctx)
-				met = g.Now()
+		if c.Node.IsLeader() {
+			if c.cfg.CAFile != "" && c.Now().Sub(met) >= registerInterval {
+				c.Node.Meet(ctx)
+				met = c.Now()
 			}
-			if err := g.KeepHistory(ctx); err != nil && ctx.Err() == nil {
-				g.Log.Debug("the contents of old revisions are not kept yet", "error", err)
+			if err := c.KeepHistory(ctx); err != nil && ctx.Err() == nil {
+				c.Log.Debug("the contents of old revisions are not kept yet", "error", err)
 			}
-			if err := g.completeRegister(ctx); err != nil && ctx.Err() == nil {
-				g.Log.Debug("what is known of the servers is not registered yet", "error", err)
+			if err := c.completeRegister(ctx); err != nil && ctx.Err() == nil {
+				c.Log.Debug("what is known of the servers is not registered yet", "error", err)
 			}
 		}
 		pause := registerInterval
-		if reg := g.servers.current(); g.Node.IsLeader() && (reg.Gossip != nil && reg.Gossip.Phase != gossipDone || reg.replacesGossip(g.memberIDs())) {
+		if reg := c.servers.current(); c.Node.IsLeader() && (reg.Gossip != nil && reg.Gossip.Phase != gossipDone || reg.replacesGossip(c.memberIDs())) {
 			pause = gossipPause
 		}
 		changed, stop := context.WithTimeout(ctx, pause)
 		select {
-		case <-g.membersChanged:
+		case <-c.membersChanged:
 		case <-changed.Done():
 		}
 		stop()
@@ -59,22 +59,22 @@ func (g *global) keepRegister(ctx context.Context) error {
 }
 
 // completeRegister writes what the register lacks.
-func (g *global) completeRegister(ctx context.Context) error {
-	followed := g.gossipFollowed(ctx)
+func (c *Server) completeRegister(ctx context.Context) error {
+	followed := c.gossipFollowed(ctx)
 	var current []byte
-	if g.cfg.GossipKeyFile == "" {
-		keys, err := gossipKeys(g.cfg, g.Encryption)
+	if c.cfg.GossipKeyFile == "" {
+		keys, err := gossipKeys(c.cfg, c.Encryption)
 		if err != nil {
 			return err
 		}
 		current = keys[0]
 	}
-	return g.servers.change(ctx, func(r *register) {
-		for _, server := range g.Node.Gone() {
+	return c.servers.change(ctx, func(r *register) {
+		for _, server := range c.Node.Gone() {
 			r.gone(server)
 		}
 		if current != nil {
-			r.followGossip(g.memberIDs(), current, followed)
+			r.followGossip(c.memberIDs(), current, followed)
 		}
 	})
 }
@@ -101,26 +101,26 @@ func (r register) gossipKeys() string {
 
 // gossipFollowed identifies the gossip keys of the register if every server has them,
 // and is "" otherwise. Servers that have not answered for a while are not waited for.
-func (g *global) gossipFollowed(ctx context.Context) string {
-	want := g.servers.current().gossipKeys()
+func (c *Server) gossipFollowed(ctx context.Context) string {
+	want := c.servers.current().gossipKeys()
 	if want == "" {
-		g.gossipStep = ""
+		c.gossipStep = ""
 		return ""
 	}
-	now := g.Now()
-	if g.gossipStep != want {
-		g.gossipStep, g.gossipSince = want, now
+	now := c.Now()
+	if c.gossipStep != want {
+		c.gossipStep, c.gossipSince = want, now
 	}
-	late := now.Sub(g.gossipSince) >= gossipPatience
-	missing := lackGossipKeys(g.Node.Members(ctx), g.gossipStep, late)
-	if late && len(missing) > 0 && !slices.Equal(missing, g.gossipMissing) {
-		g.Log.Warn("the gossip key is being replaced, and some servers have not followed: upgrade those of an older release", "servers", missing)
+	late := now.Sub(c.gossipSince) >= gossipPatience
+	missing := lackGossipKeys(c.Node.Members(ctx), c.gossipStep, late)
+	if late && len(missing) > 0 && !slices.Equal(missing, c.gossipMissing) {
+		c.Log.Warn("the gossip key is being replaced, and some servers have not followed: upgrade those of an older release", "servers", missing)
 	}
-	g.gossipMissing = missing
+	c.gossipMissing = missing
 	if len(missing) > 0 {
 		return ""
 	}
-	return g.gossipStep
+	return c.gossipStep
 }
 
 // lackGossipKeys returns the names of the members that are waited for: they do not have
@@ -152,11 +152,11 @@ func gossipDigest(keys [][]byte) string {
 
 // gossipKeysInUse identifies the keys of gossip that this server has, where they are
 // replaced by the register.
-func (g *global) gossipKeysInUse() string {
-	if g.cfg.GossipKeyFile != "" {
+func (c *Server) gossipKeysInUse() string {
+	if c.cfg.GossipKeyFile != "" {
 		return ""
 	}
-	if digest := g.gossipUsed.Load(); digest != nil {
+	if digest := c.gossipUsed.Load(); digest != nil {
 		return *digest
 	}
 	return ""
@@ -164,34 +164,34 @@ func (g *global) gossipKeysInUse() string {
 
 // followRegister takes over from the register, until ctx ends, which servers were removed
 // and the keys of gossip. What fails is tried again.
-func (g *global) followRegister(ctx context.Context) error {
+func (c *Server) followRegister(ctx context.Context) error {
 	for told := ""; ctx.Err() == nil; {
-		view, now := g.Store.View(), ""
-		if err := g.applyRegister(view); err != nil {
+		view, now := c.Store.View(), ""
+		if err := c.applyRegister(view); err != nil {
 			now = err.Error()
 			if now != told {
-				g.Log.Error("this server does not follow what is registered of the servers", "error", err)
+				c.Log.Error("this server does not follow what is registered of the servers", "error", err)
 			}
 		}
 		told = now
-		g.awaitSecrets(ctx, view, told != "")
+		c.awaitSecrets(ctx, view, told != "")
 	}
 	return nil
 }
 
 // applyRegister makes what a view says of the servers that which this server uses.
-func (g *global) applyRegister(view *store.View) error {
-	reg, stored, err := g.servers.in(view)
+func (c *Server) applyRegister(view *store.View) error {
+	reg, stored, err := c.servers.in(view)
 	if err != nil {
 		return err
 	}
 	if stored != nil {
-		g.Node.Recheck()
+		c.Node.Recheck()
 	}
-	if reg.Gossip == nil || g.cfg.GossipKeyFile != "" {
-		if last := len(reg.Removed) - 1; last >= 0 && g.cfg.GossipKeyFile != "" && g.warnedFor != reg.Removed[last] {
-			g.warnedFor = reg.Removed[last]
-			g.Log.Warn("a server was removed that knows the gossip key of --gossip-key-file: replace the key", "server", g.warnedFor)
+	if reg.Gossip == nil || c.cfg.GossipKeyFile != "" {
+		if last := len(reg.Removed) - 1; last >= 0 && c.cfg.GossipKeyFile != "" && c.warnedFor != reg.Removed[last] {
+			c.warnedFor = reg.Removed[last]
+			c.Log.Warn("a server was removed that knows the gossip key of --gossip-key-file: replace the key", "server", c.warnedFor)
 		}
 		return nil
 	}
@@ -199,34 +199,34 @@ func (g *global) applyRegister(view *store.View) error {
 	if err != nil {
 		return err
 	}
-	return g.useGossipKeys(keys)
+	return c.useGossipKeys(keys)
 }
 
 // useGossipKeys stores keys and has gossip use them.
-func (g *global) useGossipKeys(keys [][]byte) error {
-	have, err := readGossipKeys(filepath.Join(g.cfg.DataDir, gossipKeyFile), g.Encryption)
+func (c *Server) useGossipKeys(keys [][]byte) error {
+	have, err := readGossipKeys(filepath.Join(c.cfg.DataDir, gossipKeyFile), c.Encryption)
 	if err != nil || !slices.EqualFunc(have, keys, bytes.Equal) {
-		if err := writeGossipKeys(g.cfg.DataDir, g.Encryption, keys); err != nil {
+		if err := writeGossipKeys(c.cfg.DataDir, c.Encryption, keys); err != nil {
 			return err
 		}
 	}
 	digest := gossipDigest(keys)
-	if used := g.gossipUsed.Load(); used != nil && *used == digest {
+	if used := c.gossipUsed.Load(); used != nil && *used == digest {
 		return nil
 	}
-	if err := g.gossip.Load().SetKeys(keys); err != nil {
+	if err := c.gossip.Load().SetKeys(keys); err != nil {
 		return err
 	}
-	g.gossipUsed.Store(&digest)
-	g.Log.Info("the gossip key is being replaced, on account of a removed server", "keys", len(keys))
+	c.gossipUsed.Store(&digest)
+	c.Log.Info("the gossip key is being replaced, on account of a removed server", "keys", len(keys))
 	return nil
 }
 
 // isGossipMember decides whether a server may take part in gossip: it is a member, on
 // the disk that it names. A server that is no member yet accepts all: the others decide.
-func (g *global) isGossipMember(name, server string) bool {
-	members := g.Node.Servers()
-	self := g.serverID()
+func (c *Server) isGossipMember(name, server string) bool {
+	members := c.Node.Servers()
+	self := c.serverID()
 	if !slices.ContainsFunc(members, func(m consensus.Server) bool { return m.ID == self }) {
 		return true
 	}
@@ -234,26 +234,26 @@ func (g *global) isGossipMember(name, server string) bool {
 }
 
 // notifyMembers has the register completed, and gossip look again at who takes part.
-func (g *global) notifyMembers() {
+func (c *Server) notifyMembers() {
 	select {
-	case g.membersChanged <- struct{}{}:
+	case c.membersChanged <- struct{}{}:
 	default: // it has been told and has not looked yet
 	}
 	select {
-	case g.gossipChanged <- struct{}{}:
+	case c.gossipChanged <- struct{}{}:
 	default:
 	}
 }
 
 // followMembers has gossip look again at who takes part whenever members change, until
 // ctx ends.
-func (g *global) followMembers(ctx context.Context) error {
+func (c *Server) followMembers(ctx context.Context) error {
 	for {
-		g.gossip.Load().Recheck(ctx) // at first, those that are remembered
+		c.gossip.Load().Recheck(ctx) // at first, those that are remembered
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-g.gossipChanged:
+		case <-c.gossipChanged:
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package global
+package cluster
 
 import (
 	"context"
@@ -35,17 +35,17 @@ func unencrypted(members []consensus.Member) (names []string) {
 
 // watchEncryption finds out, until ctx ends, which servers do not encrypt what they
 // keep on disk although another one does: the secrets are the same on all.
-func (g *global) watchEncryption(ctx context.Context) error {
+func (c *Server) watchEncryption(ctx context.Context) error {
 	tick := time.NewTicker(encryptionInterval)
 	defer tick.Stop()
 	for {
-		plain := unencrypted(g.Node.Members(ctx))
+		plain := unencrypted(c.Node.Members(ctx))
 		if ctx.Err() != nil {
 			return nil
 		}
-		before := g.unencrypted.Swap(&plain)
+		before := c.unencrypted.Swap(&plain)
 		if len(plain) > 0 && (before == nil || !slices.Equal(*before, plain)) {
-			g.Log.Warn("some servers keep the secrets of this global on their disks without encryption, and others encrypt them: start these with --encryption-key-file", "servers", plain)
+			c.Log.Warn("some servers keep the secrets of all on their disks without encryption, and others encrypt them: start these with --encryption-key-file", "servers", plain)
 		}
 		select {
 		case <-tick.C:
@@ -57,11 +57,11 @@ func (g *global) watchEncryption(ctx context.Context) error {
 
 // encryptionCheck tells who asks for the readiness of this server which servers do not
 // encrypt.
-func (g *global) encryptionCheck() server.Check {
+func (c *Server) encryptionCheck() server.Check {
 	return server.Check{
 		Name: "encryption", Ready: func() error { return nil },
 		Note: func() string {
-			plain := g.unencrypted.Load()
+			plain := c.unencrypted.Load()
 			if plain == nil || len(*plain) == 0 {
 				return ""
 			}
