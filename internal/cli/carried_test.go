@@ -93,7 +93,7 @@ func TestWritesAreAcceptedAsTheirFilesPass(t *testing.T) {
 		require.NoError(rt, authz.Defaults{}.Ensure(t.Context(), log.View, log, noon))
 		service := admin.New(admin.Config{
 			Writer: log, Access: authz.New(log.View), Applied: log.Applied, Remembers: log.Remembers,
-			Preview: func(txn store.Txn) (store.Result, store.Reader) { return log.Preview(txn) },
+			Preview: admin.PreviewOf(log),
 			View:    func() store.Reader { return log.View() },
 			Stores:  func() []*store.Store { return []*store.Store{log.Store} },
 			Source:  func(*resource.Descriptor) admin.Source { return log.Store },

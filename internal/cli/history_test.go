@@ -45,7 +45,7 @@ func historyOf(t *testing.T) (*harness, *committest.Log) {
 	write(103, "eve", store.Txn{Ops: []store.Op{timeout(`{"connectTimeout":"9s","tcp":{"idleTimeout":"1h"}}`)}})
 	h.server.Past = admin.New(admin.Config{
 		Writer: log, Access: authz.New(log.View), Applied: log.Applied, Remembers: log.Remembers,
-		Preview: func(txn store.Txn) (store.Result, store.Reader) { return log.Preview(txn) },
+		Preview: admin.PreviewOf(log),
 		View:    func() store.Reader { return log.View() },
 		Stores:  func() []*store.Store { return []*store.Store{log.Store} },
 		Source:  func(*resource.Descriptor) admin.Source { return log.Store },

@@ -98,7 +98,7 @@ func (s *rolloutServers) observe(_ context.Context, all []*resource.Resource) []
 // testsOn runs the tests that meshes carry on a store.
 func testsOn(st *store.Store) func(context.Context, *resource.Resource) (admin.RolloutTests, error) {
 	return admin.New(admin.Config{
-		Preview: func(txn store.Txn) (store.Result, store.Reader) { return st.Preview(txn) },
+		Preview: admin.PreviewOf(st),
 		Stores:  func() []*store.Store { return []*store.Store{st} },
 		Now:     time.Now,
 	}).TestRollout

@@ -187,7 +187,7 @@ func (g *global) admin() *admin.Service {
 		Access:       g.Authorizer,
 		Applied:      g.Store.Applied,
 		Remembers:    g.Store.Remembers,
-		Preview:      func(txn store.Txn) (store.Result, store.Reader) { return g.Store.Preview(txn) },
+		Preview:      admin.PreviewOf(g.Store),
 		View:         func() store.Reader { return g.Store.View() },
 		Stores:       func() []*store.Store { return []*store.Store{g.Store} },
 		Source:       func(*resource.Descriptor) admin.Source { return g.Store },

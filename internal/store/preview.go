@@ -56,7 +56,12 @@ func (r Result) Unchanged() bool {
 // Preview says what Apply would make of a batch now, and what the state would
 // then be. It changes nothing: the result's revision and versions are those
 // that the batch would get if nothing came before it.
-func (s *Store) Preview(txn Txn) (Result, *View) {
+func (s *Store) Preview(txn Txn) (Result, *View) { return s.Previewing(txn)() }
+
+// Previewing is Preview whose work is done by what it returns, which is to be called
+// once at most, at any time and on any goroutine: the answer is about the state at
+// the time of Previewing.
+func (s *Store) Previewing(txn Txn) func() (Result, *View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from := s.now.Load().view
@@ -65,10 +70,15 @@ func (s *Store) Preview(txn Txn) (Result, *View) {
 		err = s.checkHeldLocked(from, txn.Ops)
 	}
 	if err != nil {
-		return Result{Revision: from.changed, Err: err}, from
+		return func() (Result, *View) { return Result{Revision: from.changed, Err: err}, from }
 	}
 	b := &batch{draft: s.draftLocked(from), revision: from.revision + 1, time: nextTime(from.time, txn.Time)}
-	results, err := b.run(txn.Ops, !s.opts.ExternalMeshes)
+	return func() (Result, *View) { return b.preview(from, txn.Ops, !s.opts.ExternalMeshes) }
+}
+
+// preview does to a draft what a batch would do, and shows it.
+func (b *batch) preview(from *View, ops []Op, meshRules bool) (Result, *View) {
+	results, err := b.run(ops, meshRules)
 	if err != nil {
 		return Result{Revision: from.changed, Err: err}, from
 	}

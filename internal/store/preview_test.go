@@ -36,6 +36,27 @@ func TestPreviewSaysWhatApplyWouldDoAndChangesNothing(t *testing.T) {
 	require.Same(t, s.View(), view)
 }
 
+// What a preview says is of the state that it was asked on, whenever its work is done.
+func TestPreviewIsOfTheStateThatItWasAskedOn(t *testing.T) {
+	s := external()
+	a, b := retry("a", 1), retry("b", 1)
+	s.Apply(1, puts(a))
+	txn := store.Txn{Ops: []store.Op{store.Put(b)}, Preconditions: []store.Precondition{{Key: b.Key()}}}
+	preview := s.Previewing(txn)
+	require.NoError(t, s.Apply(2, txn).Err)
+	s.Apply(3, store.Txn{Ops: []store.Op{store.Delete(a.Key())}})
+
+	result, after := preview()
+	require.NoError(t, result.Err)
+	require.Equal(t, store.Created, result.Results[0].Outcome)
+	_, ok := after.Get(a.Key())
+	require.True(t, ok, "what came later is not in it")
+	_, ok = after.Get(b.Key())
+	require.True(t, ok)
+	_, ok = s.View().Get(a.Key())
+	require.False(t, ok, "and it takes nothing back")
+}
+
 // external is a store whose meshes live elsewhere.
 func external() *store.Store {
 	options := store.DefaultOptions()

@@ -62,12 +62,15 @@ func (z *zone) view() store.Reader {
 }
 
 // preview says what a transaction would do, and what the zone would then have.
-func (z *zone) preview(txn store.Txn) (store.Result, store.Reader) {
-	result, after := z.Store.Preview(txn)
+func (z *zone) preview(txn store.Txn) func() (store.Result, store.Reader) {
 	if z.globalStore == nil {
-		return result, after
+		return admin.PreviewOf(z.Store)(txn)
 	}
-	return result, store.Union(z.globalStore.View(), after)
+	global, preview := z.globalStore.View(), z.Store.Previewing(txn)
+	return func() (store.Result, store.Reader) {
+		result, after := preview()
+		return result, store.Union(global, after)
+	}
 }
 
 // source returns the store that holds a kind.

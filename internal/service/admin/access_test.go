@@ -51,7 +51,7 @@ func newSecured(t testing.TB) *secured {
 		Writer:  h,
 		Access:  authz.New(h.View),
 		Applied: h.Applied, Remembers: h.Remembers,
-		Preview: func(txn store.Txn) (store.Result, store.Reader) { return h.Preview(txn) },
+		Preview: PreviewOf(h),
 		View:    func() store.Reader { return h.View() },
 		Stores:  func() []*store.Store { return []*store.Store{h.Store} },
 		Source:  func(*resource.Descriptor) Source { return h.Store },

@@ -60,9 +60,10 @@ type Config struct {
 	// Remembers reports whether the batch of a request id is known to have been
 	// applied, or surely was not within an age, by this server's clock.
 	Remembers func(requestID string, now time.Time, age time.Duration) bool
-	// Preview says what a transaction would do, and what there would then be to
-	// read, changing nothing.
-	Preview func(txn store.Txn) (store.Result, store.Reader)
+	// Preview returns what says what a transaction would do to the state of now, and
+	// what there would then be to read, changing nothing. It is called once at most, on
+	// any goroutine: it does the work.
+	Preview func(txn store.Txn) func() (store.Result, store.Reader)
 	// View returns everything that can be read, as of now.
 	View func() store.Reader
 	// Stores are those that View reads, the one first whose revision answers have.

@@ -45,7 +45,7 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 		Writer:  f.writer,
 		Access:  authz.New(s.View),
 		Applied: s.Applied, Remembers: s.Remembers,
-		Preview: func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
+		Preview: PreviewOf(s),
 		View:    func() store.Reader { return s.View() },
 		Stores:  func() []*store.Store { return []*store.Store{s} },
 		Source:  func(*resource.Descriptor) Source { return s },

@@ -171,7 +171,7 @@ func (s *Service) runTests(ctx context.Context, now *store.View, batch store.Txn
 
 // brokenBy returns the tests of meshes that a batch breaks.
 func (s *Service) brokenBy(ctx context.Context, now *store.View, batch store.Txn, meshes []resource.MeshName) (all []brokenTests, err error) {
-	result, after := s.cfg.Preview(store.Txn{Time: batch.Time, Ops: batch.Ops})
+	result, after := s.cfg.Preview(store.Txn{Time: batch.Time, Ops: batch.Ops})()
 	if result.Err != nil {
 		return nil, nil // what Propose refuses is refused there
 	}

@@ -123,8 +123,8 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 					return err
 				}
 			}
-			log.advise, err = s.advisor(ctx, txn, d.size, said)
-			return err
+			log.advise = s.advisor(ctx, txn, d.size, said)
+			return nil
 		})
 		if err == nil && len(tested) > 0 {
 			err = s.runTests(ctx, now, change, tested, d, said)
@@ -153,17 +153,27 @@ func (s *Service) commit(ctx context.Context, txn store.Txn, conditions []commit
 
 // advisor looks at what there will be once a batch is written, and returns what advises
 // on it: a function that waits for its turn. Where it does not come, a remark says so.
-func (s *Service) advisor(ctx context.Context, txn store.Txn, size int64, said *remarks) (func(), error) {
-	lint, err := s.lint(ctx, txn)
-	if lint == nil || err != nil {
-		return nil, err
+func (s *Service) advisor(ctx context.Context, txn store.Txn, size int64, said *remarks) func() {
+	lint := s.lint(ctx, txn)
+	if lint == nil {
+		return nil
 	}
 	return func() {
 		err := s.cfg.Turns.Work(ctx, size, func() error { return lint(said) })
 		if err != nil {
 			said.warn(fmt.Sprintf("nothing is said about what the batch does: %v", err))
 		}
-	}, nil
+	}
+}
+
+// PreviewOf is the preview (Config) of what one store holds, which may be a *store.Store.
+func PreviewOf(st interface {
+	Previewing(txn store.Txn) func() (store.Result, *store.View)
+}) func(store.Txn) func() (store.Result, store.Reader) {
+	return func(txn store.Txn) func() (store.Result, store.Reader) {
+		preview := st.Previewing(txn)
+		return func() (store.Result, store.Reader) { return preview() }
+	}
 }
 
 // advising is a log that has the author of a batch advised while it is written, where
@@ -187,11 +197,11 @@ func (a *advising) Propose(ctx context.Context, txn store.Txn) (result store.Res
 // previewing is a log to which a proposal is a preview: it changes nothing.
 type previewing struct {
 	commit.Log
-	preview func(store.Txn) (store.Result, store.Reader)
+	preview func(store.Txn) func() (store.Result, store.Reader)
 }
 
 // Propose implements commit.Log.
 func (p previewing) Propose(_ context.Context, txn store.Txn) (store.Result, error) {
-	result, _ := p.preview(txn)
+	result, _ := p.preview(txn)()
 	return result, result.Err
 }

@@ -43,7 +43,7 @@ func TestRefusedOnTheNewestStateOnly(t *testing.T) {
 	reads = 0
 	s := New(Config{
 		Writer: newest, Access: authz.New(own.View), Applied: own.Applied, Remembers: own.Remembers,
-		Preview: func(txn store.Txn) (store.Result, store.Reader) { return own.Preview(txn) },
+		Preview: PreviewOf(own),
 		View:    func() store.Reader { return own.View() },
 		Stores:  func() []*store.Store { return []*store.Store{own} },
 		Source:  func(*resource.Descriptor) Source { return own },
@@ -82,7 +82,7 @@ func TestAForgottenRequestIsNotRepeated(t *testing.T) {
 	require.NoError(t, (authz.Defaults{}).Ensure(t.Context(), st.View, log, func() time.Time { return now }))
 	s := New(Config{
 		Writer: log, Access: authz.New(st.View), Applied: st.Applied, Remembers: st.Remembers,
-		Preview: func(txn store.Txn) (store.Result, store.Reader) { return st.Preview(txn) },
+		Preview: PreviewOf(st),
 		View:    func() store.Reader { return st.View() },
 		Stores:  func() []*store.Store { return []*store.Store{st} },
 		Source:  func(*resource.Descriptor) Source { return st },

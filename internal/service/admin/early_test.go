@@ -40,7 +40,7 @@ func newCounting(t *testing.T) *counting {
 	require.NoError(t, err)
 	c := &counting{secured: newSecured(t), conditions: conditions}
 	preview := c.cfg.Preview
-	c.cfg.Preview = func(txn store.Txn) (store.Result, store.Reader) {
+	c.cfg.Preview = func(txn store.Txn) func() (store.Result, store.Reader) {
 		c.previewed++
 		return preview(txn)
 	}

@@ -18,7 +18,7 @@ func (s *Service) plan(ctx context.Context, txn store.Txn, broken []plan.BrokenT
 		return nil, rpcerr.New(rpcerr.Invalid, "NO_PLANS_HERE", "this server does not plan")
 	}
 	view := s.cfg.View()
-	result, after := s.cfg.Preview(txn)
+	result, after := s.cfg.Preview(txn)()
 	if result.Err != nil {
 		return nil, result.Err
 	}

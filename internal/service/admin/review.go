@@ -30,7 +30,7 @@ func (s *Service) Review(ctx context.Context, r *resource.Resource) ([]string, e
 		r = prepared
 	}
 	txn := store.Txn{Time: s.cfg.Now(), Ops: []store.Op{store.Put(r)}}
-	if result, _ := s.cfg.Preview(txn); result.Err != nil {
+	if result, _ := s.cfg.Preview(txn)(); result.Err != nil {
 		return []string{s.hideExample(ctx, result.Err).Error()}, nil
 	}
 	var said remarks

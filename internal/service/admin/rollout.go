@@ -97,7 +97,7 @@ func (s *Service) begin(ctx context.Context, d *deciding, batch commit.Batch) (c
 	if _, exists := view.Get(key); exists {
 		return batch, rpcerr.New(rpcerr.Conflict, reasonRolloutExists, "rollout %s exists already: choose another name with --rollout-name", key.Name)
 	}
-	if result, _ := s.cfg.Preview(batch.Txn); result.Err != nil {
+	if result, _ := s.cfg.Preview(batch.Txn)(); result.Err != nil {
 		return batch, commit.Explain(result.Err)
 	}
 	decided := make(map[resource.Key]uint64, len(batch.Preconditions))

@@ -484,16 +484,16 @@ func (s *Service) writableKey(k *meridianv1.ResourceKey) (resource.Key, error) {
 // advise adds what the author of a batch should know, judged by what there will be
 // once it is written.
 func (s *Service) advise(ctx context.Context, txn store.Txn, said *remarks) error {
-	lint, err := s.lint(ctx, txn)
-	if lint == nil || err != nil {
-		return err
+	if lint := s.lint(ctx, txn); lint != nil {
+		return lint(said)
 	}
-	return lint(said)
+	return nil
 }
 
-// lint looks at what there will be once a batch is written, and returns what adds advice
-// on the batch; nil where nothing can be said.
-func (s *Service) lint(ctx context.Context, txn store.Txn) (func(said *remarks) error, error) {
+// lint looks at what there will be once a batch is written to the state of now, and
+// returns what adds advice on the batch; nil where nothing can be said. The work, and the
+// preview that it takes, is done by what is returned.
+func (s *Service) lint(ctx context.Context, txn store.Txn) func(said *remarks) error {
 	var batch []*resource.Resource
 	for _, op := range txn.Ops {
 		if op.Resource != nil {
@@ -501,17 +501,18 @@ func (s *Service) lint(ctx context.Context, txn store.Txn) (func(said *remarks) 
 		}
 	}
 	if len(batch) == 0 || !s.readsAround(ctx, batch) {
-		return nil, nil // advice names what is there, and would be wrong from a part of it
+		return nil // advice names what is there, and would be wrong from a part of it
 	}
-	result, after := s.cfg.Preview(txn)
-	if err := ctx.Err(); err != nil || result.Err != nil {
-		return nil, err // what Propose refuses is refused there
-	}
+	preview := s.cfg.Preview(txn)
 	return func(said *remarks) error {
+		result, after := preview()
+		if err := ctx.Err(); err != nil || result.Err != nil {
+			return err // what Propose refuses is refused there
+		}
 		advice, err := policy.Lint(ctx, after, batch, s.cfg.Surveyors...)
 		*said = append(*said, advice...)
 		return err
-	}, nil
+	}
 }
 
 // namesIn are the names in a batch, as people are shown them (§1.1).

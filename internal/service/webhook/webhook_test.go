@@ -57,7 +57,7 @@ func config(t testing.TB, s *store.Store) Config {
 	require.NoError(t, err)
 	reviewer := admin.New(admin.Config{
 		Access:    authz.New(s.View),
-		Preview:   func(txn store.Txn) (store.Result, store.Reader) { return s.Preview(txn) },
+		Preview:   admin.PreviewOf(s),
 		View:      func() store.Reader { return s.View() },
 		Stores:    func() []*store.Store { return []*store.Store{s} },
 		Owns:      func(*resource.Descriptor) error { return nil },
