@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	meridianv1 "meridian/api/meridian/v1"
-	"meridian/internal/controlplane/cluster"
 	"meridian/internal/clientconfig"
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
 	"meridian/internal/service/admin"

@@ -86,6 +86,8 @@ type fleetStatus struct {
 	servers map[resource.ZoneName]string
 	// instances are those of each zone: the connected ones where there are any.
 	instances map[resource.ZoneName][]zonesync.Instance
+	// reports are what the other servers said.
+	reports []zonesync.Report
 	// silentServer are the servers that did not answer, by name.
 	silent []silentServer
 }
@@ -225,7 +227,7 @@ func (d *fleet) status(ctx context.Context, brief bool, timeout func(server stri
 		return r.GetReport(), err
 	})
 	d.checkDivergence(reports)
-	c := fleetStatus{zones: d.zones.Zones(reports...), servers: map[resource.ZoneName]string{}, silent: silent}
+	c := fleetStatus{zones: d.zones.Zones(reports...), servers: map[resource.ZoneName]string{}, reports: reports, silent: silent}
 	c.instances = zonesync.Merge(append(reports, d.zones.Report())...)
 	for zone, instances := range c.instances {
 		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int {
@@ -451,14 +453,15 @@ func (d *fleet) await(ctx context.Context, rev resource.Revision) applied {
 }
 
 // Run looks after the other servers until ctx ends, so that it is known since
-// when one of them cannot be asked.
+// when one of them cannot be asked, and zones are spread over all of them.
 func (d *fleet) Run(ctx context.Context) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			d.status(ctx, true, func(string) time.Duration { return surveyTimeout })
+			found := d.status(ctx, true, func(string) time.Duration { return surveyTimeout })
+			d.zones.Balance(found.reports, len(found.silent) == 0, time.Now())
 		case <-ctx.Done():
 			return nil
 		}

@@ -120,7 +120,7 @@ const reportPage = 1 << 20
 // encodeReport encodes a page of a report. A brief one is without what zones could
 // not accept.
 func encodeReport(r zonesync.Report, page *peerv1.Page, brief bool) *peerv1.ZoneReport {
-	out := &peerv1.ZoneReport{Server: r.Server, Epoch: encodeEpoch(r.Epoch), Newest: uint64(r.Newest), Reached: r.Reached, Changed: uint64(r.Changed), Digest: r.Digest.Bytes()}
+	out := &peerv1.ZoneReport{Server: r.Server, Epoch: encodeEpoch(r.Epoch), Newest: uint64(r.Newest), Reached: r.Reached, Changed: uint64(r.Changed), Digest: r.Digest.Bytes(), ZonesAt: r.Address}
 	if page.GetAfterZone() == "" {
 		for _, zone := range r.Late {
 			out.Late = append(out.Late, string(zone))
@@ -181,7 +181,7 @@ func allPages(ask func(*peerv1.Page) (*peerv1.ZoneReport, error)) (zonesync.Repo
 }
 
 func decodeReport(r *peerv1.ZoneReport) zonesync.Report {
-	out := zonesync.Report{Server: r.GetServer(), Epoch: decodeEpoch(r.GetEpoch()), Newest: resource.Revision(r.GetNewest()), Reached: r.GetReached()}
+	out := zonesync.Report{Server: r.GetServer(), Epoch: decodeEpoch(r.GetEpoch()), Newest: resource.Revision(r.GetNewest()), Reached: r.GetReached(), Address: r.GetZonesAt()}
 	if digest, err := store.DigestFromBytes(r.GetDigest()); err == nil {
 		out.Changed, out.Digest = resource.Revision(r.GetChanged()), digest
 	}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meridian/internal/controlplane/cluster"
 	"meridian/internal/authn"
 	"meridian/internal/commit"
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/policy/answer"
 	"meridian/internal/question"
 	"meridian/internal/resource"

@@ -143,6 +143,7 @@ func (g *global) assemble() error {
 	}
 	g.sync = zonesync.NewServer(zonesync.ServerConfig{
 		Name:        g.Name,
+		Address:     g.cfg.Advertised(g.Addresses.GRPC),
 		Store:       g.Store,
 		Synced:      zonesync.SyncedKinds,
 		Authorize:   g.authorizeZone,
@@ -224,6 +225,7 @@ func owns(d *resource.Descriptor) error {
 func (g *global) registerMetrics() {
 	g.Gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.Store.Revision()) })
 	g.Gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.Store.View().Len()) })
+	g.Counter("meridian_zones_moved_total", "Zones that this server sent to servers with fewer of them.", func() float64 { return float64(g.sync.Moved()) })
 	g.Metrics.MustRegister(newZoneCollector(g.zonesHere), newRolloutCollector(g.Store.View))
 	g.RegisterMetrics()
 }

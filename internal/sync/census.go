@@ -69,6 +69,9 @@ type Report struct {
 	Reached   bool
 	Late      []resource.ZoneName
 	Instances []Instance
+	// Address is where zones reach the server; empty while it serves none, or is of a
+	// release that does not say.
+	Address string
 }
 
 // newer reports whether a has come further than b.
@@ -82,6 +85,9 @@ func (s *Server) Report() Report {
 	r := Report{Server: s.cfg.Name, Epoch: at.epoch, Newest: at.last, Instances: s.instances(time.Now(), nil)}
 	if v.Epoch() == at.epoch {
 		r.Changed, r.Digest = v.Changed(), v.DigestOf(nil)
+	}
+	if _, err := s.rechecked(); err == nil {
+		r.Address = s.cfg.Address
 	}
 	return r
 }

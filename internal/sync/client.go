@@ -132,6 +132,16 @@ func (c *Client) round(last string) []string {
 	return slices.Concat(dial.Rotate(c.cfg.Addresses, last), dial.Rotate(c.learned, last))
 }
 
+// first returns addresses with one of them first, unless it is not among them: a zone goes
+// to no server that it does not know.
+func first(address string, addresses []string) []string {
+	at := slices.Index(addresses, address)
+	if at < 0 {
+		return addresses
+	}
+	return slices.Concat(addresses[at:at+1], addresses[:at], addresses[at+1:])
+}
+
 // learn takes the addresses that a server at an address has named.
 func (c *Client) learn(from string, addresses []string) {
 	if c.cfg.Learn == nil || len(addresses) > maxLearned {
@@ -200,7 +210,7 @@ func (c *Client) Run(ctx context.Context) error {
 		pause := backoffFirst
 		switch {
 		case s.followed:
-			wait, round = backoffFirst, c.round(address)
+			wait, round = backoffFirst, first(s.next, c.round(address))
 		case len(round) == 0:
 			pause, wait, round = wait, min(2*wait, backoffMost), c.round(address)
 		}

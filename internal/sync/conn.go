@@ -376,6 +376,6 @@ func (c *conn) sendFence() {
 	}
 	// The stream may have ended already; then the error does not matter.
 	_ = c.stream.Send(&syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Fence{
-		Fence: &syncv1.Fence{Reason: fence.reason, Message: fence.message},
+		Fence: &syncv1.Fence{Reason: fence.reason, Message: fence.message, Address: fence.address},
 	}})
 }

@@ -53,6 +53,7 @@ func defaultPacing() pacing {
 type fenceError struct {
 	reason  syncv1.FenceReason
 	message string
+	address string // where to connect next, of FENCE_REASON_MOVED
 }
 
 func (e *fenceError) Error() string { return e.message }
@@ -189,10 +190,15 @@ func (p *publisher) acknowledge(a *syncv1.Ack, now time.Time) error {
 	if len(a.Nacks) > 0 {
 		p.tell(now) // the rest of them comes with the next Ack
 	}
-	if p.phase == phaseFeed && len(p.queue) == 0 && p.coalesced == nil && !p.outstanding() && p.cursor >= p.feed.position().last {
+	if p.following() && p.cursor >= p.feed.position().last {
 		p.burst = p.consumed
 	}
 	return nil
+}
+
+// following reports whether the zone has everything, as far as it said.
+func (p *publisher) following() bool {
+	return p.phase == phaseFeed && len(p.queue) == 0 && p.coalesced == nil && !p.outstanding()
 }
 
 // outstanding reports whether the zone owes an acknowledgement.

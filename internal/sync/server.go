@@ -34,6 +34,9 @@ type ServerConfig struct {
 	// Name is this server's among those of the global. Optional where there is
 	// one.
 	Name string
+	// Address is where zones reach this server, host:port. Optional: without it the others
+	// send it no zones.
+	Address string
 	// Store is the global's state.
 	Store *store.Store
 	// Synced says which kinds flow to zones.
@@ -87,6 +90,7 @@ type Server struct {
 	registry *registry
 	// dispatcher knows the open streams.
 	dispatcher *dispatcher
+	balance    balance
 	ready      chan struct{} // closed when the feed has begun
 	// announced is what zones are told of the global's servers; nil before there is any.
 	announced atomic.Pointer[announcement]
@@ -367,7 +371,7 @@ func statusOf(err error) error {
 			return status.Error(codes.PermissionDenied, err.Error())
 		case syncv1.FenceReason_FENCE_REASON_PROTOCOL:
 			return status.Error(codes.InvalidArgument, err.Error())
-		case syncv1.FenceReason_FENCE_REASON_SUSPENDED:
+		case syncv1.FenceReason_FENCE_REASON_SUSPENDED, syncv1.FenceReason_FENCE_REASON_MOVED:
 			return status.Error(codes.Unavailable, err.Error())
 		}
 		return status.Error(codes.Aborted, err.Error())

@@ -85,7 +85,7 @@ func newFleet(t *testing.T, addresses ...string) *fleet {
 func (f *fleet) start(address string) {
 	s := f.servers[address]
 	s.server = NewServer(ServerConfig{
-		Store: s.store, Synced: syncedInTests,
+		Name: address, Address: address, Store: s.store, Synced: syncedInTests,
 		Authorize:   func(context.Context, string, resource.ZoneName) error { return nil },
 		Reauthorize: func(resource.Kind) bool { return false },
 		Logger:      slog.New(slog.DiscardHandler),

@@ -42,6 +42,8 @@ type session struct {
 
 	received time.Time // when a frame last came from the global
 	followed bool      // the replica agreed with the global at some time
+	// next is the server that this one sends the zone to, if it does.
+	next string
 }
 
 func newSession(c *Client, address string) *session {
@@ -217,6 +219,9 @@ func (s *session) take(ctx context.Context, f *syncv1.GlobalFrame) (*commit, sig
 	}
 	if drain := f.GetDrain(); drain != nil && s.client.cfg.Drain != nil {
 		return nil, signal{}, s.client.cfg.Drain(drain.GetDraining())
+	}
+	if fence := f.GetFence(); fence.GetReason() == syncv1.FenceReason_FENCE_REASON_MOVED {
+		s.next = fence.GetAddress()
 	}
 	c, sig, err := s.replica.machine.receive(f, time.Now())
 	if err == nil && f.GetWelcome() != nil {

@@ -2324,7 +2324,9 @@ type ZoneReport struct {
 	Reached bool     `protobuf:"varint,5,opt,name=reached,proto3" json:"reached,omitempty"`
 	Late    []string `protobuf:"bytes,6,rep,name=late,proto3" json:"late,omitempty"`
 	// There are instances after these.
-	More          bool `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"`
+	// host:port of the server for zones; absent while it serves none.
+	ZonesAt       string `protobuf:"bytes,10,opt,name=zones_at,json=zonesAt,proto3" json:"zones_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2420,6 +2422,13 @@ func (x *ZoneReport) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *ZoneReport) GetZonesAt() string {
+	if x != nil {
+		return x.ZonesAt
+	}
+	return ""
 }
 
 // ZoneInstance is one replica of a zone, connected or last seen.
@@ -3023,7 +3032,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"after_zone\x18\x02 \x01(\tR\tafterZone\x12\x19\n" +
 	"\bafter_id\x18\x03 \x01(\tR\aafterId\"E\n" +
 	"\rZonesResponse\x124\n" +
-	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x9d\x02\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\xb8\x02\n" +
 	"\n" +
 	"ZoneReport\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12-\n" +
@@ -3034,7 +3043,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06digest\x18\b \x01(\fR\x06digest\x12\x18\n" +
 	"\areached\x18\x05 \x01(\bR\areached\x12\x12\n" +
 	"\x04late\x18\x06 \x03(\tR\x04late\x12\x12\n" +
-	"\x04more\x18\t \x01(\bR\x04more\"\x92\x04\n" +
+	"\x04more\x18\t \x01(\bR\x04more\x12\x19\n" +
+	"\bzones_at\x18\n" +
+	" \x01(\tR\azonesAt\"\x92\x04\n" +
 	"\fZoneInstance\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +

@@ -107,21 +107,24 @@ const (
 	FenceReason_FENCE_REASON_COMPACTED FenceReason = 8
 	// The server cannot tell whether it is up to date: another one may.
 	FenceReason_FENCE_REASON_SUSPENDED FenceReason = 9
+	// Another server has fewer zones: the zone is to connect to that one.
+	FenceReason_FENCE_REASON_MOVED FenceReason = 10
 )
 
 // Enum value maps for FenceReason.
 var (
 	FenceReason_name = map[int32]string{
-		0: "FENCE_REASON_UNSPECIFIED",
-		1: "FENCE_REASON_REPLACED",
-		2: "FENCE_REASON_NOT_ADMITTED",
-		3: "FENCE_REASON_BEHIND",
-		4: "FENCE_REASON_NO_PROGRESS",
-		5: "FENCE_REASON_SHUTDOWN",
-		6: "FENCE_REASON_PROTOCOL",
-		7: "FENCE_REASON_EPOCH",
-		8: "FENCE_REASON_COMPACTED",
-		9: "FENCE_REASON_SUSPENDED",
+		0:  "FENCE_REASON_UNSPECIFIED",
+		1:  "FENCE_REASON_REPLACED",
+		2:  "FENCE_REASON_NOT_ADMITTED",
+		3:  "FENCE_REASON_BEHIND",
+		4:  "FENCE_REASON_NO_PROGRESS",
+		5:  "FENCE_REASON_SHUTDOWN",
+		6:  "FENCE_REASON_PROTOCOL",
+		7:  "FENCE_REASON_EPOCH",
+		8:  "FENCE_REASON_COMPACTED",
+		9:  "FENCE_REASON_SUSPENDED",
+		10: "FENCE_REASON_MOVED",
 	}
 	FenceReason_value = map[string]int32{
 		"FENCE_REASON_UNSPECIFIED":  0,
@@ -134,6 +137,7 @@ var (
 		"FENCE_REASON_EPOCH":        7,
 		"FENCE_REASON_COMPACTED":    8,
 		"FENCE_REASON_SUSPENDED":    9,
+		"FENCE_REASON_MOVED":        10,
 	}
 )
 
@@ -1393,9 +1397,12 @@ func (x *Nack) GetCleared() bool {
 
 // Fence is the last frame of a stream that the global ends.
 type Fence struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reason        FenceReason            `protobuf:"varint,1,opt,name=reason,proto3,enum=meridian.sync.v1.FenceReason" json:"reason,omitempty"`
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Reason  FenceReason            `protobuf:"varint,1,opt,name=reason,proto3,enum=meridian.sync.v1.FenceReason" json:"reason,omitempty"`
+	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// host:port of the server to connect to next, of FENCE_REASON_MOVED. A zone that does
+	// not know that address ignores it.
+	Address       string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1440,6 +1447,13 @@ func (x *Fence) GetReason() FenceReason {
 func (x *Fence) GetMessage() string {
 	if x != nil {
 		return x.Message
+	}
+	return ""
+}
+
+func (x *Fence) GetAddress() string {
+	if x != nil {
+		return x.Address
 	}
 	return ""
 }
@@ -1901,10 +1915,11 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x12\x18\n" +
-	"\acleared\x18\x06 \x01(\bR\acleared\"X\n" +
+	"\acleared\x18\x06 \x01(\bR\acleared\"r\n" +
 	"\x05Fence\x125\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1d.meridian.sync.v1.FenceReasonR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"I\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"I\n" +
 	"\aServers\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\x12 \n" +
 	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"#\n" +
@@ -1934,7 +1949,7 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vMODE_RESUME\x10\x01\x12\r\n" +
 	"\tMODE_DIFF\x10\x02\x12\x11\n" +
-	"\rMODE_SNAPSHOT\x10\x03*\xa2\x02\n" +
+	"\rMODE_SNAPSHOT\x10\x03*\xba\x02\n" +
 	"\vFenceReason\x12\x1c\n" +
 	"\x18FENCE_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15FENCE_REASON_REPLACED\x10\x01\x12\x1d\n" +
@@ -1945,7 +1960,9 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\x15FENCE_REASON_PROTOCOL\x10\x06\x12\x16\n" +
 	"\x12FENCE_REASON_EPOCH\x10\a\x12\x1a\n" +
 	"\x16FENCE_REASON_COMPACTED\x10\b\x12\x1a\n" +
-	"\x16FENCE_REASON_SUSPENDED\x10\t2W\n" +
+	"\x16FENCE_REASON_SUSPENDED\x10\t\x12\x16\n" +
+	"\x12FENCE_REASON_MOVED\x10\n" +
+	"2W\n" +
 	"\vSyncService\x12H\n" +
 	"\x06Stream\x12\x1b.meridian.sync.v1.ZoneFrame\x1a\x1d.meridian.sync.v1.GlobalFrame(\x010\x01B\x1dZ\x1bmeridian/api/sync/v1;syncv1b\x06proto3"
 
