@@ -82,7 +82,7 @@ func TestServerErrors(t *testing.T) {
 		},
 		{rpcerr.New(rpcerr.Timeout, "ZONES_LAG", "zones lag"), exit.Timeout, "Error: zones lag\n"},
 		{status.Error(codes.Unimplemented, "unknown method Zones"), exit.Usage, "Error: this control plane cannot answer that: unknown method Zones\n" +
-			"A zone answers for its dataplanes; the global for its zones, its servers, its rollouts and the tokens of both. An older release may not know the question.\n"},
+			"A zone answers for its dataplanes, and one with --raft-addr for its servers; the global for its zones, its servers, its rollouts and the tokens of both. An older release may not know the question.\n"},
 	} {
 		h.server.Before = func(string) error { return c.err }
 		require.Equal(t, outcome{c.code, "", c.want}, h.run("zones"))

@@ -45,13 +45,18 @@ type ZoneBundle struct {
 	Token string `json:"token"`
 }
 
-// ServerBundle is all that a new server needs to join a global, in one file. It
+// ServerBundle is all that a new server needs to join those of a global or a zone, in one
+// file. It
 // holds a secret, the token. The authority's key and that of gossip are not in
 // it: they are handed over for the token, once.
 type ServerBundle struct {
-	// Cluster is the id of the global.
+	// Zone is the name of the zone that the server is to be one of, empty for a global;
+	// Federated is whether that follows a global.
+	Zone      string `json:"zone,omitempty"`
+	Federated bool   `json:"federated,omitempty"`
+	// Cluster is the id of the cluster.
 	Cluster string `json:"cluster"`
-	// Addresses are HOST:PORT of the gRPC ports of the global's servers.
+	// Addresses are HOST:PORT of the gRPC ports of the servers.
 	Addresses []string `json:"addresses"`
 	// CA holds the authorities to trust in PEM; empty means the system's.
 	CA string `json:"ca,omitempty"`
@@ -136,9 +141,9 @@ func decodeBundle(data []byte, kind string, file any) error {
 	case header.Kind == "":
 		return fmt.Errorf("%w: it has no kind; it may have been cut off", ErrNotBundle)
 	case header.Kind == zoneBundleKind && kind == serverBundleKind:
-		return fmt.Errorf("%w: it is a zone's, for meridian-zone; a server's comes from `meridian generate server-token --bundle`", ErrBundleKind)
+		return fmt.Errorf("%w: it is a zone's, for --join-bundle of meridian-zone; a server's comes from `meridian generate server-token --bundle`", ErrBundleKind)
 	case header.Kind == serverBundleKind && kind == zoneBundleKind:
-		return fmt.Errorf("%w: it is that of a server of a global, for meridian-global; a zone's comes from `meridian generate zone-token --bundle`", ErrBundleKind)
+		return fmt.Errorf("%w: it is for a new server of a global or a zone (--server-bundle of meridian-zone); a zone's comes from `meridian generate zone-token --bundle`", ErrBundleKind)
 	case header.Kind != kind:
 		return fmt.Errorf("%w: its kind is %q, not %s", ErrNotBundle, header.Kind, kind)
 	case header.Version > bundleVersion:

@@ -78,12 +78,12 @@ func TestServerBundles(t *testing.T) {
 	require.Equal(t, want, got)
 	_, err = LoadZoneBundle(path)
 	require.ErrorIs(t, err, ErrBundleKind)
-	require.ErrorContains(t, err, "for meridian-global; a zone's comes from `meridian generate zone-token --bundle`")
+	require.ErrorContains(t, err, "(--server-bundle of meridian-zone); a zone's comes from `meridian generate zone-token --bundle`")
 	zone, err := testBundle(t).Encode()
 	require.NoError(t, err)
 	_, err = DecodeServerBundle(zone)
 	require.ErrorIs(t, err, ErrBundleKind)
-	require.ErrorContains(t, err, "for meridian-zone; a server's comes from `meridian generate server-token --bundle`")
+	require.ErrorContains(t, err, "for --join-bundle of meridian-zone; a server's comes from `meridian generate server-token --bundle`")
 
 	const head = "kind: MeridianServerBundle\nversion: 1\n"
 	for name, tc := range map[string]struct{ data, want string }{

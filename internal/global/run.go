@@ -73,7 +73,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 		Resume:       func() { g.sync.Resume() },
 		Unreachable:  func() int { return len(g.fleet.unreachable()) },
 		Differing:    func() int { return len(g.fleet.diverged()) },
-		Unconfirmed:  g.unconfirmed,
+		Authorities: func(ctx context.Context, p cluster.Peer) (*peerv1.AuthoritiesResponse, error) {
+			return peerv1.NewZoneServiceClient(p.Conn).Authorities(ctx, &peerv1.AuthoritiesRequest{})
+		},
+		Unconfirmed: g.unconfirmed,
 	})
 	return g.Explain(base.Run(ctx, g))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"meridian/internal/clientconfig"
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/service/dataplane"
@@ -27,6 +28,9 @@ type Config struct {
 	server.Options
 	// Name is the zone's.
 	Name string
+	// Servers is how this server is one of several of the zone. Without Servers.RaftAddr it
+	// is the only one, and listens for no others.
+	Servers cluster.Config
 	// JoinBundle is the file that holds the global's addresses and CA and the
 	// zone's token; GlobalAddrs, GlobalCA and TokenFile are the same one by one.
 	// Without any of them the zone is standalone.
@@ -51,6 +55,7 @@ type Config struct {
 // Bind defines the flags of the configuration.
 func (c *Config) Bind(flags *pflag.FlagSet) {
 	c.Options.Bind(flags, "127.0.0.1:5678", "127.0.0.1:5679")
+	c.Servers.Bind(flags, cluster.Zone)
 	flags.StringVar(&c.Name, "name", "", "name of this zone (required)")
 	flags.StringVar(&c.JoinBundle, "join-bundle", "", "file made by meridian generate zone-token --bundle: the global's addresses and CA, and this zone's token")
 	flags.StringSliceVar(&c.GlobalAddrs, "global-addr", nil, "host:port of the global's servers, separated by commas, in place of --join-bundle")
@@ -81,11 +86,40 @@ func (c *Config) Validate() error {
 	case byHand && (len(c.GlobalAddrs) == 0 || c.TokenFile == ""):
 		return usage("--global-addr and --token-file go together")
 	}
+	if err := c.validateServers(); err != nil {
+		return err
+	}
 	if _, err := c.acceptedWipe(); err != nil {
 		return usage("--accept-wipe: %w", err)
 	}
 	if _, _, err := resource.Build(resource.Meta{Key: resource.Key{Kind: resource.KindZone, Name: c.Name}}, []byte("{}")); err != nil {
 		return usage("--name %q cannot be the name of a zone: %w", c.Name, err)
+	}
+	return nil
+}
+
+// several reports whether the server is one of several, or takes others.
+func (c *Config) several() bool { return c.Servers.RaftAddr != "" }
+
+// servers returns how the server is one of several.
+func (c *Config) servers() cluster.Config {
+	s := c.Servers
+	s.Options, s.Kind, s.Zone, s.Federated = c.Options, cluster.Zone, c.Name, c.federated()
+	return s
+}
+
+func (c *Config) validateServers() error {
+	s := c.servers()
+	if c.several() {
+		return s.Validate()
+	}
+	for flag, given := range map[string]bool{
+		cluster.Zone.NameFlag: s.Name != "", cluster.Zone.BundleFlag: s.JoinBundle != "", "join": len(s.Join) > 0,
+		"advertise-raft-addr": s.AdvertiseRaftAddr != "", "gossip-key-file": s.GossipKeyFile != "",
+	} {
+		if given {
+			return &server.UsageError{Err: fmt.Errorf("--%s is for a zone of several servers: say with --raft-addr HOST:PORT where the others reach this one", flag)}
+		}
 	}
 	return nil
 }

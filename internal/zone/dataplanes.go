@@ -22,7 +22,8 @@ import (
 func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
-		Identities: z.identities, Certified: z.resources.Certified, Unattended: z.resources.Unattended,
+		Identities: z.identities, Certified: z.certified, Unattended: z.resources.Unattended,
+		Server: z.serverOfSeveral(), Absent: z.absent,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }
@@ -31,6 +32,7 @@ func (z *zone) newDataplaneService() *dataplane.Service {
 func (z *zone) newIdentities() *identities.Keeper {
 	return identities.New(identities.Config{
 		Zone: resource.ZoneName(z.cfg.Name), View: z.view, Stores: z.stores(), Local: z.Store, Writer: z.Writer, Now: z.Now, Log: z.Log,
+		Elsewhere: z.identitiesElsewhere(),
 		Undenied: func(mesh resource.MeshName) int {
 			if revoked := z.world.Mesh(mesh).Revoked; revoked != nil {
 				return revoked.Left
@@ -43,7 +45,7 @@ func (z *zone) newIdentities() *identities.Keeper {
 // newDiscovery returns the xDS service of the zone's proxies.
 func (z *zone) newDiscovery() *discovery.Service {
 	return discovery.New(discovery.Config{
-		Source: z.resources, Dataplanes: z.dataplanes, Budget: z.Limits.XDS(), Refused: z.Limits.Refused, Now: z.Now, Log: z.Log,
+		Source: z.proxySource(), Dataplanes: z.dataplanes, Budget: z.Limits.XDS(), Refused: z.Limits.Refused, Now: z.Now, Log: z.Log,
 	})
 }
 
@@ -77,7 +79,14 @@ func proxyState(s dataplane.State) *answer.ProxyState {
 // proxyState is the state of a dataplane's proxy. What one that follows the zone over
 // xDS has taken on is what its streams have accepted.
 func (s *inspectService) proxyState(key resource.Key) *answer.ProxyState {
-	state := proxyState(s.proxies.State(key))
+	at := s.proxies.State(key)
+	if !at.Connected && s.elsewhere != nil {
+		if r := s.elsewhere(key); r != nil { // at another server of the zone
+			at.Connected, at.Acked, at.Lag, at.LastError = true, resource.Revision(r.GetAcked()), r.GetLag(), r.GetLastError()
+			return proxyState(at)
+		}
+	}
+	state := proxyState(at)
 	streams := s.xds.Status(key)
 	if len(streams) == 0 {
 		return state

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
+	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
@@ -35,6 +36,9 @@ type inspectService struct {
 	maxBytes int
 	proxies  *dataplane.Service
 	xds      proxyStreams
+	// elsewhere returns what another server of the zone says of a proxy that is connected
+	// there, nil if none does; nil in a zone of one server.
+	elsewhere func(resource.Key) *peerv1.ProxyReport
 	// resources are what proxies are to have, made of the matching and of world.
 	resources xds.Source
 	world     *world.World

@@ -13,10 +13,9 @@ import (
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
-	"meridian/internal/authz"
 	"meridian/internal/clientconfig"
-	"meridian/internal/consensus"
 	"meridian/internal/controlplane"
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/livematch"
 	"meridian/internal/pki"
 	"meridian/internal/policy"
@@ -53,7 +52,11 @@ const (
 // belongs to its dataplanes. The store of the Base holds what the zone owns.
 type zone struct {
 	*controlplane.Base
-	cfg     Config
+	cfg Config
+	// cluster is what makes this server one of several, and fellows what it knows of the
+	// proxies of the others; nil where it is the only one.
+	cluster *cluster.Server
+	fellows *fellows
 	hangups <-chan os.Signal
 
 	// bundle says how to reach the global. The fields below it are nil in a
@@ -93,11 +96,23 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 			return err
 		}
 	}
-	base, err := controlplane.Open(cfg.Options, cfg.Name, log.With("zone", cfg.Name))
+	name, servers := cfg.Name, cfg.servers()
+	if cfg.several() {
+		if err := servers.CheckPorts(); err != nil {
+			return err
+		}
+		name = servers.ServerName()
+	}
+	base, err := controlplane.Open(cfg.Options, name, log.With("zone", cfg.Name))
 	if err != nil {
 		return err
 	}
-	return base.Run(ctx, &zone{Base: base, cfg: cfg, hangups: hangups, bundle: bundle})
+	z := &zone{Base: base, cfg: cfg, hangups: hangups, bundle: bundle}
+	if !cfg.several() {
+		return base.Run(ctx, z)
+	}
+	z.openCluster(servers)
+	return z.cluster.Explain(base.Run(ctx, z))
 }
 
 // localOptions are those of the store of what a zone owns.
@@ -116,15 +131,10 @@ func (z *zone) Open(ctx context.Context) error {
 	if err := server.PrepareDataDir(z.cfg.DataDir); err != nil {
 		return err
 	}
-	config := z.NodeConfig(consensus.RoleZone, store.New(localOptions(z.cfg.federated())))
-	if err := z.OpenNode(ctx, config); err != nil {
+	if err := z.openLog(ctx, store.New(localOptions(z.cfg.federated()))); err != nil {
 		return err
 	}
 	if err := checkMode(z.cfg.DataDir, mode{FormatVersion: 1, Name: z.cfg.Name, Federated: z.cfg.federated()}); err != nil {
-		return err
-	}
-	var err error
-	if z.PKI, err = server.OpenPKI(z.cfg.Options, z.Encryption, z.cfg.Name, "", z.Addresses, z.Now, z.Log); err != nil {
 		return err
 	}
 	keys := token.RingConfig{Zone: z.cfg.Name}
@@ -134,7 +144,7 @@ func (z *zone) Open(ctx context.Context) error {
 		z.globalStore = store.New(options)
 		keys.Global = z.globalStore.View
 	}
-	if err := z.OpenRecords(keys); err != nil {
+	if err := z.openRecords(keys); err != nil {
 		return err
 	}
 	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name), quarantined: z.quarantined, turns: z.Turns}
@@ -204,16 +214,20 @@ func (z *zone) bundleSource() string {
 
 // Close implements controlplane.Server.
 func (z *zone) Close() error {
+	var errs []error
 	if z.replica != nil {
-		return z.replica.Close()
+		errs = append(errs, z.replica.Close())
 	}
-	return nil
+	if z.cluster != nil {
+		errs = append(errs, z.cluster.CloseGossip())
+	}
+	return errors.Join(errs...)
 }
 
 // Serve implements controlplane.Server.
 func (z *zone) Serve(ctx context.Context) error {
 	parts, ctx := errgroup.WithContext(ctx)
-	z.Base.Serve(ctx, parts, z.hangups, nil)
+	z.serveEarly(ctx, parts)
 	parts.Go(func() error {
 		err := z.awaitStart(ctx)
 		if err == nil && ctx.Err() == nil {
@@ -226,6 +240,7 @@ func (z *zone) Serve(ctx context.Context) error {
 			parts.Go(func() error { return z.client.Run(ctx) })
 			parts.Go(func() error { return z.drainKeeper.run(ctx) })
 		}
+		z.serveCluster(ctx, parts)
 		parts.Go(func() error { return z.Matching.Run(ctx) })
 		parts.Go(func() error { return z.dataplanes.Run(ctx) })
 		parts.Go(func() error { return z.identities.Run(ctx, z.dataplanes) })
@@ -245,6 +260,9 @@ func (z *zone) Serve(ctx context.Context) error {
 // awaitStart waits until the zone's own store holds everything committed, and
 // writes what a zone needs before its first use.
 func (z *zone) awaitStart(ctx context.Context) error {
+	if z.cluster != nil {
+		return z.cluster.AwaitStart(ctx)
+	}
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	select {
@@ -254,7 +272,7 @@ func (z *zone) awaitStart(ctx context.Context) error {
 	case <-starting.Done():
 		return errors.Join(fmt.Errorf("not ready: the zone's own log has no leader after %s", startTimeout), z.Node.Disk().Err())
 	}
-	if err := z.bootstrap(starting); err != nil && ctx.Err() == nil {
+	if err := z.Bootstrap(starting, z.bootstrap()); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
@@ -312,23 +330,28 @@ func (z *zone) assemble() error {
 	z.discovery = z.newDiscovery()
 	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
 	z.inspect.resources, z.inspect.world = z.resources, z.world
+	if z.fellows != nil {
+		z.inspect.elsewhere = z.fellows.report
+	}
 	z.inspect.past = &pastStates{
 		stores: z.stores(), now: z.Now,
 		earlier: livematch.NewEarlier(func() (*policy.Matcher, livematch.State) {
 			return z.Matching.Fork(engines.Followers(z.Conditions)...) // no question about the past needs the world
 		}),
 	}
-	z.Assemble(controlplane.API{Authorize: dataplane.Authorize(authz.AuthorizeMethods(nil)), View: z.view, Uses: tokenUses()}, z.admin())
+	z.Assemble(z.api(), z.admin())
 	meridianv1.RegisterControlServiceServer(z.GRPC, &controlService{zone: z})
 	meridianv1.RegisterInspectServiceServer(z.GRPC, &admin.Inspect{Answers: z.inspect, Readers: z.Authorizer, View: z.view, Past: z.inspect.past.read})
 	meridianv1.RegisterDataplaneServiceServer(z.GRPC, z.dataplanes)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(z.GRPC, z.discovery)
 	meridianv1.RegisterAuditServiceServer(z.GRPC, &auditlog.Service{
 		Authorize: z.Authorizer.RequireAdmin,
-		Sources: func(context.Context) ([]auditlog.Source, []auditlog.Absence) {
-			return []auditlog.Source{{Zone: z.cfg.Name, Ask: auditlog.Local(z.Audit.List)}}, nil
-		},
+		Sources:   z.auditSources,
 	})
+	if z.cluster != nil {
+		z.cluster.RegisterServices()
+		z.cluster.RegisterMetrics()
+	}
 	z.registerMetrics()
 	return nil
 }
@@ -385,7 +408,9 @@ func (z *zone) role() string {
 
 // registerMetrics adds what only a zone reports.
 func (z *zone) registerMetrics() {
-	z.UseCertificates(map[string]*pki.PKI{"api": z.PKI})
+	if z.cluster == nil {
+		z.UseCertificates(map[string]*pki.PKI{"api": z.PKI})
+	}
 	z.Gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(z.revision()) })
 	z.Gauge("meridian_dataplanes_connected", "Proxies that are connected.", func() float64 { return float64(z.dataplanes.Connected()) })
 	z.Gauge("meridian_dataplanes_behind", "Proxies that are connected and have changes of their configuration to take on.", func() float64 { return float64(z.dataplanes.Behind()) })

@@ -18,16 +18,22 @@ import (
 	"meridian/internal/version"
 )
 
-// bootstrap writes what a zone needs before its first use.
-func (z *zone) bootstrap(ctx context.Context) error {
-	return z.Bootstrap(ctx, controlplane.Bootstrap{
-		Mesh: !z.cfg.federated() && !z.cfg.SkipDefaultMesh, Rules: authz.Defaults{Restricted: z.cfg.federated()}, Uses: tokenUses(),
-	})
+// bootstrap is what a zone needs before its first use.
+func (z *zone) bootstrap() controlplane.Bootstrap {
+	return controlplane.Bootstrap{
+		Mesh: !z.cfg.federated() && !z.cfg.SkipDefaultMesh, Rules: authz.Defaults{Restricted: z.cfg.federated()}, Uses: z.tokenUses(),
+	}
 }
 
-// tokenUses are the tokens that a zone issues: those of its own users, and those
-// of the dataplanes that register with it.
-func tokenUses() []token.Use { return []token.Use{token.ForUser, token.ForDataplane} }
+// tokenUses are the tokens that a zone issues: those of its own users, those of the
+// dataplanes that register with it, and those of servers that join it.
+func (z *zone) tokenUses() []token.Use {
+	uses := []token.Use{token.ForUser, token.ForDataplane}
+	if z.cluster != nil {
+		uses = append(uses, token.ForServer)
+	}
+	return uses
+}
 
 // admin returns the service by which the zone's resources are written and
 // everything it has is read.

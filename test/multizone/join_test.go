@@ -300,7 +300,7 @@ func TestServersThatCannotJoin(t *testing.T) {
 	zone := newProcess(t, "meridian-zone", "east", "--name", "east", "--join-bundle", good, "--grpc-addr", anyPort, "--http-addr", anyPort)
 	zone.start()
 	require.Equal(t, 2, zone.wait())
-	require.Contains(t, zone.log.String(), "it is that of a server of a global, for meridian-global")
+	require.Contains(t, zone.log.String(), "it is for a new server of a global or a zone")
 	user := first.must("generate", "user-token", "--name", "bob", "--group", "mesh-system:admin", "--valid-for", "1h")
 	refused(server("two", withToken(good, user)), 1, "is for joining servers: present a server token")
 	// A server token opens nothing else.

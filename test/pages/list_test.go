@@ -175,6 +175,7 @@ export MERIDIAN_TOKEN=$(meridian generate user-token --name backend-owner --vali
 	}},
 	{path: "docs/tokens.md", live: true, servers: []string{"meridian-global --data-dir $PAGE/own"}, before: "export MERIDIAN_CONFIG=$PAGE/own/admin.yaml"},
 	{path: "docs/operations/cluster.md", live: true, before: "unset MERIDIAN_CONFIG; mkdir -p $PAGE/tmp/own", words: map[string]string{"127.0.0.1:5690": freeAddress()}},
+	{path: "docs/operations/zone-cluster.md", live: true},
 	{path: "docs/operations/encryption.md", live: true},
 	{path: "docs/operations/backup-and-restore.md", live: true, servers: []string{"meridian-global --data-dir $PAGE/own --name one"}, before: `export MERIDIAN_CONFIG=$PAGE/own/admin.yaml
 printf 'type: Mesh\nname: demo\n---\ntype: Mesh\nname: shop\n' | meridian apply -f -

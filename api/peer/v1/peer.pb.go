@@ -2868,6 +2868,331 @@ func (x *WaitAppliedResponse) GetReport() *ZoneReport {
 	return nil
 }
 
+type ProxiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxiesRequest) Reset() {
+	*x = ProxiesRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxiesRequest) ProtoMessage() {}
+
+func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxiesRequest.ProtoReflect.Descriptor instead.
+func (*ProxiesRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+}
+
+type ProxiesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Proxies       []*ProxyReport         `protobuf:"bytes,1,rep,name=proxies,proto3" json:"proxies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxiesResponse) Reset() {
+	*x = ProxiesResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxiesResponse) ProtoMessage() {}
+
+func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxiesResponse.ProtoReflect.Descriptor instead.
+func (*ProxiesResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ProxiesResponse) GetProxies() []*ProxyReport {
+	if x != nil {
+		return x.Proxies
+	}
+	return nil
+}
+
+// ProxyReport is what a server knows of one dataplane's proxy.
+type ProxyReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// It is not connected to this server any more, and nothing else is said.
+	Gone bool `protobuf:"varint,3,opt,name=gone,proto3" json:"gone,omitempty"`
+	// What it has taken on of its configuration, how many changes it has yet to, and why it
+	// refused the last one.
+	Acked     uint64 `protobuf:"varint,4,opt,name=acked,proto3" json:"acked,omitempty"`
+	Lag       uint64 `protobuf:"varint,5,opt,name=lag,proto3" json:"lag,omitempty"`
+	LastError string `protobuf:"bytes,6,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Refused   bool   `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	// It has acknowledged an identity, and that has a certificate.
+	Identified bool `protobuf:"varint,8,opt,name=identified,proto3" json:"identified,omitempty"`
+	Certified  bool `protobuf:"varint,9,opt,name=certified,proto3" json:"certified,omitempty"`
+	// It follows the zone over xDS as an Envoy, and has accepted listeners with TLS.
+	Envoy         bool `protobuf:"varint,10,opt,name=envoy,proto3" json:"envoy,omitempty"`
+	Listening     bool `protobuf:"varint,11,opt,name=listening,proto3" json:"listening,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxyReport) Reset() {
+	*x = ProxyReport{}
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxyReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxyReport) ProtoMessage() {}
+
+func (x *ProxyReport) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
+func (*ProxyReport) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ProxyReport) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *ProxyReport) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProxyReport) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *ProxyReport) GetAcked() uint64 {
+	if x != nil {
+		return x.Acked
+	}
+	return 0
+}
+
+func (x *ProxyReport) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *ProxyReport) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *ProxyReport) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
+func (x *ProxyReport) GetIdentified() bool {
+	if x != nil {
+		return x.Identified
+	}
+	return false
+}
+
+func (x *ProxyReport) GetCertified() bool {
+	if x != nil {
+		return x.Certified
+	}
+	return false
+}
+
+func (x *ProxyReport) GetEnvoy() bool {
+	if x != nil {
+		return x.Envoy
+	}
+	return false
+}
+
+func (x *ProxyReport) GetListening() bool {
+	if x != nil {
+		return x.Listening
+	}
+	return false
+}
+
+type IdentitiesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	// The authority's state.
+	Stamp         string `protobuf:"bytes,2,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IdentitiesRequest) Reset() {
+	*x = IdentitiesRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IdentitiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IdentitiesRequest) ProtoMessage() {}
+
+func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IdentitiesRequest.ProtoReflect.Descriptor instead.
+func (*IdentitiesRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *IdentitiesRequest) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *IdentitiesRequest) GetStamp() string {
+	if x != nil {
+		return x.Stamp
+	}
+	return ""
+}
+
+type IdentitiesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Dataplanes that have yet to acknowledge it, connected or away.
+	Connected uint64 `protobuf:"varint,1,opt,name=connected,proto3" json:"connected,omitempty"`
+	Away      uint64 `protobuf:"varint,2,opt,name=away,proto3" json:"away,omitempty"`
+	// For how long this server has remembered who has a certificate, in milliseconds.
+	RemembersMs   uint64 `protobuf:"varint,3,opt,name=remembers_ms,json=remembersMs,proto3" json:"remembers_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IdentitiesResponse) Reset() {
+	*x = IdentitiesResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IdentitiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IdentitiesResponse) ProtoMessage() {}
+
+func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IdentitiesResponse.ProtoReflect.Descriptor instead.
+func (*IdentitiesResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *IdentitiesResponse) GetConnected() uint64 {
+	if x != nil {
+		return x.Connected
+	}
+	return 0
+}
+
+func (x *IdentitiesResponse) GetAway() uint64 {
+	if x != nil {
+		return x.Away
+	}
+	return 0
+}
+
+func (x *IdentitiesResponse) GetRemembersMs() uint64 {
+	if x != nil {
+		return x.RemembersMs
+	}
+	return 0
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
@@ -3086,7 +3411,33 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"patienceMs\x12*\n" +
 	"\x04page\x18\x03 \x01(\v2\x16.meridian.peer.v1.PageR\x04page\"K\n" +
 	"\x13WaitAppliedResponse\x124\n" +
-	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report2\xf8\x04\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x10\n" +
+	"\x0eProxiesRequest\"J\n" +
+	"\x0fProxiesResponse\x127\n" +
+	"\aproxies\x18\x01 \x03(\v2\x1d.meridian.peer.v1.ProxyReportR\aproxies\"\x9c\x02\n" +
+	"\vProxyReport\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04gone\x18\x03 \x01(\bR\x04gone\x12\x14\n" +
+	"\x05acked\x18\x04 \x01(\x04R\x05acked\x12\x10\n" +
+	"\x03lag\x18\x05 \x01(\x04R\x03lag\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x06 \x01(\tR\tlastError\x12\x18\n" +
+	"\arefused\x18\a \x01(\bR\arefused\x12\x1e\n" +
+	"\n" +
+	"identified\x18\b \x01(\bR\n" +
+	"identified\x12\x1c\n" +
+	"\tcertified\x18\t \x01(\bR\tcertified\x12\x14\n" +
+	"\x05envoy\x18\n" +
+	" \x01(\bR\x05envoy\x12\x1c\n" +
+	"\tlistening\x18\v \x01(\bR\tlistening\"=\n" +
+	"\x11IdentitiesRequest\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x14\n" +
+	"\x05stamp\x18\x02 \x01(\tR\x05stamp\"i\n" +
+	"\x12IdentitiesResponse\x12\x1c\n" +
+	"\tconnected\x18\x01 \x01(\x04R\tconnected\x12\x12\n" +
+	"\x04away\x18\x02 \x01(\x04R\x04away\x12!\n" +
+	"\fremembers_ms\x18\x03 \x01(\x04R\vremembersMs2\xf8\x04\n" +
 	"\vRaftService\x12N\n" +
 	"\aPropose\x12 .meridian.peer.v1.ProposeRequest\x1a!.meridian.peer.v1.ProposeResponse\x12T\n" +
 	"\tReadIndex\x12\".meridian.peer.v1.ReadIndexRequest\x1a#.meridian.peer.v1.ReadIndexResponse\x12K\n" +
@@ -3100,7 +3451,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03Ask\x12\x1c.meridian.peer.v1.AskRequest\x1a\x1d.meridian.peer.v1.AskResponse\x12Z\n" +
 	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponse\x12Z\n" +
 	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12T\n" +
-	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
+	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\x95\x02\n" +
+	"\fProxyService\x12P\n" +
+	"\aProxies\x12 .meridian.peer.v1.ProxiesRequest\x1a!.meridian.peer.v1.ProxiesResponse0\x01\x12W\n" +
+	"\n" +
+	"Identities\x12#.meridian.peer.v1.IdentitiesRequest\x1a$.meridian.peer.v1.IdentitiesResponse\x12Z\n" +
+	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -3114,7 +3470,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -3157,9 +3513,14 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*AskResponse)(nil),                // 38: meridian.peer.v1.AskResponse
 	(*WaitAppliedRequest)(nil),         // 39: meridian.peer.v1.WaitAppliedRequest
 	(*WaitAppliedResponse)(nil),        // 40: meridian.peer.v1.WaitAppliedResponse
-	(*v1.ListAuditRequest)(nil),        // 41: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 42: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 43: meridian.v1.Quarantined
+	(*ProxiesRequest)(nil),             // 41: meridian.peer.v1.ProxiesRequest
+	(*ProxiesResponse)(nil),            // 42: meridian.peer.v1.ProxiesResponse
+	(*ProxyReport)(nil),                // 43: meridian.peer.v1.ProxyReport
+	(*IdentitiesRequest)(nil),          // 44: meridian.peer.v1.IdentitiesRequest
+	(*IdentitiesResponse)(nil),         // 45: meridian.peer.v1.IdentitiesResponse
+	(*v1.ListAuditRequest)(nil),        // 46: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 47: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 48: meridian.v1.Quarantined
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -3181,45 +3542,52 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 16: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
 	18, // 17: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	18, // 18: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	41, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	46, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
 	30, // 20: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
 	33, // 21: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
 	35, // 22: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	42, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	47, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
 	36, // 24: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	42, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	43, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	47, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	48, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
 	33, // 27: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
 	35, // 28: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	0,  // 29: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	14, // 30: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	16, // 31: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	19, // 32: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	21, // 33: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	23, // 34: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	25, // 35: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	32, // 36: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	37, // 37: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	39, // 38: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	27, // 39: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	29, // 40: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	1,  // 41: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	15, // 42: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	17, // 43: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	20, // 44: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	22, // 45: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	24, // 46: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	26, // 47: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	34, // 48: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	38, // 49: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	40, // 50: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	28, // 51: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	31, // 52: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	41, // [41:53] is the sub-list for method output_type
-	29, // [29:41] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	43, // 29: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
+	0,  // 30: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	14, // 31: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	16, // 32: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	19, // 33: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	21, // 34: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	23, // 35: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	25, // 36: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	32, // 37: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	37, // 38: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	39, // 39: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	27, // 40: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	29, // 41: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	41, // 42: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
+	44, // 43: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
+	27, // 44: meridian.peer.v1.ProxyService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	1,  // 45: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	15, // 46: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	17, // 47: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	20, // 48: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	22, // 49: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	24, // 50: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	26, // 51: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	34, // 52: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	38, // 53: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	40, // 54: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	28, // 55: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	31, // 56: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	42, // 57: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
+	45, // 58: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
+	28, // 59: meridian.peer.v1.ProxyService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	45, // [45:60] is the sub-list for method output_type
+	30, // [30:45] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -3244,9 +3612,9 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   41,
+			NumMessages:   46,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_peer_v1_peer_proto_goTypes,
 		DependencyIndexes: file_peer_v1_peer_proto_depIdxs,

@@ -652,3 +652,203 @@ var ZoneService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "peer/v1/peer.proto",
 }
+
+const (
+	ProxyService_Proxies_FullMethodName     = "/meridian.peer.v1.ProxyService/Proxies"
+	ProxyService_Identities_FullMethodName  = "/meridian.peer.v1.ProxyService/Identities"
+	ProxyService_Authorities_FullMethodName = "/meridian.peer.v1.ProxyService/Authorities"
+)
+
+// ProxyServiceClient is the client API for ProxyService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// ProxyService is what the servers of one zone say to each other about the proxies that
+// are connected to them.
+type ProxyServiceClient interface {
+	// Proxies sends what this server knows of its proxies: all of it at first, and then what
+	// changes.
+	Proxies(ctx context.Context, in *ProxiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ProxiesResponse], error)
+	// Identities counts the dataplanes of this server that the replacement of a mesh's
+	// certificate authority waits for.
+	Identities(ctx context.Context, in *IdentitiesRequest, opts ...grpc.CallOption) (*IdentitiesResponse, error)
+	// Authorities says by which certificate authorities this server verifies others and
+	// is verified.
+	Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error)
+}
+
+type proxyServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewProxyServiceClient(cc grpc.ClientConnInterface) ProxyServiceClient {
+	return &proxyServiceClient{cc}
+}
+
+func (c *proxyServiceClient) Proxies(ctx context.Context, in *ProxiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ProxiesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ProxyService_ServiceDesc.Streams[0], ProxyService_Proxies_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ProxiesRequest, ProxiesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ProxyService_ProxiesClient = grpc.ServerStreamingClient[ProxiesResponse]
+
+func (c *proxyServiceClient) Identities(ctx context.Context, in *IdentitiesRequest, opts ...grpc.CallOption) (*IdentitiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(IdentitiesResponse)
+	err := c.cc.Invoke(ctx, ProxyService_Identities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *proxyServiceClient) Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthoritiesResponse)
+	err := c.cc.Invoke(ctx, ProxyService_Authorities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ProxyServiceServer is the server API for ProxyService service.
+// All implementations must embed UnimplementedProxyServiceServer
+// for forward compatibility.
+//
+// ProxyService is what the servers of one zone say to each other about the proxies that
+// are connected to them.
+type ProxyServiceServer interface {
+	// Proxies sends what this server knows of its proxies: all of it at first, and then what
+	// changes.
+	Proxies(*ProxiesRequest, grpc.ServerStreamingServer[ProxiesResponse]) error
+	// Identities counts the dataplanes of this server that the replacement of a mesh's
+	// certificate authority waits for.
+	Identities(context.Context, *IdentitiesRequest) (*IdentitiesResponse, error)
+	// Authorities says by which certificate authorities this server verifies others and
+	// is verified.
+	Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error)
+	mustEmbedUnimplementedProxyServiceServer()
+}
+
+// UnimplementedProxyServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedProxyServiceServer struct{}
+
+func (UnimplementedProxyServiceServer) Proxies(*ProxiesRequest, grpc.ServerStreamingServer[ProxiesResponse]) error {
+	return status.Error(codes.Unimplemented, "method Proxies not implemented")
+}
+func (UnimplementedProxyServiceServer) Identities(context.Context, *IdentitiesRequest) (*IdentitiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Identities not implemented")
+}
+func (UnimplementedProxyServiceServer) Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Authorities not implemented")
+}
+func (UnimplementedProxyServiceServer) mustEmbedUnimplementedProxyServiceServer() {}
+func (UnimplementedProxyServiceServer) testEmbeddedByValue()                      {}
+
+// UnsafeProxyServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ProxyServiceServer will
+// result in compilation errors.
+type UnsafeProxyServiceServer interface {
+	mustEmbedUnimplementedProxyServiceServer()
+}
+
+func RegisterProxyServiceServer(s grpc.ServiceRegistrar, srv ProxyServiceServer) {
+	// If the following call panics, it indicates UnimplementedProxyServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&ProxyService_ServiceDesc, srv)
+}
+
+func _ProxyService_Proxies_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ProxiesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ProxyServiceServer).Proxies(m, &grpc.GenericServerStream[ProxiesRequest, ProxiesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ProxyService_ProxiesServer = grpc.ServerStreamingServer[ProxiesResponse]
+
+func _ProxyService_Identities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(IdentitiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ProxyServiceServer).Identities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ProxyService_Identities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ProxyServiceServer).Identities(ctx, req.(*IdentitiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ProxyService_Authorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuthoritiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ProxyServiceServer).Authorities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ProxyService_Authorities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ProxyServiceServer).Authorities(ctx, req.(*AuthoritiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// ProxyService_ServiceDesc is the grpc.ServiceDesc for ProxyService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var ProxyService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "meridian.peer.v1.ProxyService",
+	HandlerType: (*ProxyServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Identities",
+			Handler:    _ProxyService_Identities_Handler,
+		},
+		{
+			MethodName: "Authorities",
+			Handler:    _ProxyService_Authorities_Handler,
+		},
+	},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Proxies",
+			Handler:       _ProxyService_Proxies_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "peer/v1/peer.proto",
+}

@@ -149,7 +149,7 @@ func explainAnswer(e *rpcerr.Error) Report {
 		r.Lines[0] = "the control plane failed: " + r.Lines[0]
 	case rpcerr.Unsupported:
 		r.Lines[0] = "this control plane cannot answer that: " + r.Lines[0]
-		r.Lines = append(r.Lines, "A zone answers for its dataplanes; the global for its zones, its servers, its rollouts and the tokens of both. An older release may not know the question.")
+		r.Lines = append(r.Lines, "A zone answers for its dataplanes, and one with --raft-addr for its servers; the global for its zones, its servers, its rollouts and the tokens of both. An older release may not know the question.")
 	}
 	for _, v := range e.Violations {
 		if !strings.Contains(e.Message, v.Description) {

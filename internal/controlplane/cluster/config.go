@@ -32,6 +32,11 @@ var (
 		Role: consensus.RoleGlobal, NameFlag: "name", BundleFlag: "join-bundle", PeerName: "meridian-global",
 		RaftAddr: "127.0.0.1:5690", GossipAddr: "127.0.0.1:5691",
 	}
+	// A zone of one server listens for no others: raft-addr is off.
+	Zone = Kind{
+		Role: consensus.RoleZone, NameFlag: "server-name", BundleFlag: "server-bundle", PeerName: "meridian-zone",
+		GossipAddr: "127.0.0.1:5693",
+	}
 )
 
 // String is the word for the control plane.
@@ -41,6 +46,10 @@ func (k Kind) String() string { return string(k.Role) }
 type Config struct {
 	server.Options
 	Kind Kind
+	// Zone is the name of the zone that the server is one of, and Federated whether it
+	// follows a global; empty for a server of a global.
+	Zone      string
+	Federated bool
 	// Name is the server's, for as long as its data directory lives. Empty: the
 	// one that the directory was first used with, else this host's.
 	Name string

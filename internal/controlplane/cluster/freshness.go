@@ -20,7 +20,7 @@ const (
 )
 
 // errStale is why a server is not ready that runs well otherwise.
-var errStale = errors.New("cut off from the leader: what is read here may be out of date, and zones are sent to other servers")
+var errStale = errors.New("cut off from the leader: what is read here may be out of date, and clients are sent to other servers")
 
 // reasonStale names it for programs.
 const reasonStale = "CUT_OFF"
@@ -51,14 +51,14 @@ func (c *Server) watchFreshness(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && c.stale.CompareAndSwap(true, false):
-			c.Log.Info("up to date again: zones are served", "after", now.Sub(current).Round(time.Second))
+			c.Log.Info("up to date again: clients are served", "after", now.Sub(current).Round(time.Second))
 			c.hooks.Resume()
 			c.GRPC.Resume()
 			current = now
 		case err == nil:
 			current = now
 		case now.Sub(current) >= suspendAfter && c.stale.CompareAndSwap(false, true):
-			c.Log.Warn("cut off from the leader: zones are sent to other servers", "since", current, "error", err)
+			c.Log.Warn("cut off from the leader: clients are sent to other servers", "since", current, "error", err)
 			c.hooks.Suspend(fmt.Sprintf("it has had no touch with a leader for %s", suspendAfter))
 			c.GRPC.Suspend(rpcerr.New(rpcerr.Unavailable, reasonStale, "%w", errStale))
 		}

@@ -46,7 +46,7 @@ func (a *joinClient) run(ctx context.Context) (*meridianv1.JoinResponse, error) 
 		if response != nil || err != nil {
 			return response, err
 		}
-		a.waiting("no server of the "+a.kind.String()+" can let this one in (" + unreached + ")")
+		a.waiting("no server of the " + a.kind.String() + " can let this one in (" + unreached + ")")
 		if now := a.now(); now.Sub(told) >= warnInterval {
 			told = now
 			a.log.Warn("no server can let this one in yet: trying on", "reasons", unreached)

@@ -42,7 +42,7 @@ func (s *clusterService) GenerateServerToken(ctx context.Context, req *meridianv
 	response := &meridianv1.GenerateServerTokenResponse{Token: token}
 	if req.GetBundle() {
 		response.Bundle, err = clientconfig.ServerBundle{
-			Cluster: c.Node.ClusterID(), Addresses: c.ServerAddresses(), CA: string(c.PKI.CAPEM()), Token: token,
+			Zone: c.cfg.Zone, Federated: c.cfg.Federated, Cluster: c.Node.ClusterID(), Addresses: c.ServerAddresses(), CA: string(c.PKI.CAPEM()), Token: token,
 		}.Encode()
 	}
 	return response, err

@@ -108,6 +108,9 @@ func (c *Server) join(ctx context.Context) error {
 	if err != nil {
 		return &server.UsageError{Err: fmt.Errorf("--%s: %w", c.cfg.Kind.BundleFlag, err)}
 	}
+	if err := c.checkBundle(bundle); err != nil {
+		return &server.UsageError{Err: err}
+	}
 	if note == nil {
 		note = &joinState{FormatVersion: joinFormat, RequestID: rand.Text(), Disk: raftlog.NewDisk()}
 	}
@@ -171,5 +174,26 @@ func (c *Server) checkUnusedBundle(cluster string) error {
 			c.cfg.Kind.BundleFlag, c.cfg.JoinBundle, c.cfg.Kind, bundle.Cluster, c.cfg.DataDir, c.cfg.Kind, cluster)}
 	}
 	c.Log.Info("the join bundle is not used: this server has joined before", "bundle", c.cfg.JoinBundle, "cluster", cluster)
+	return nil
+}
+
+// checkBundle refuses the bundle of another kind of control plane: the servers of a cluster
+// hold the same.
+func (c *Server) checkBundle(b clientconfig.ServerBundle) error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("--%s %s: %w", c.cfg.Kind.BundleFlag, c.cfg.JoinBundle, fmt.Errorf(format, args...))
+	}
+	switch {
+	case b.Zone != "" && c.cfg.Zone == "":
+		return refuse("it is for a server of zone %q, and this is one of a global: start meridian-zone with it", b.Zone)
+	case b.Zone == "" && c.cfg.Zone != "":
+		return refuse("it is for a server of a global, and this is one of zone %q: make one with `meridian generate server-token --bundle` on a server of the zone", c.cfg.Zone)
+	case b.Zone != c.cfg.Zone:
+		return refuse("it is for a server of zone %q, and this is one of zone %q", b.Zone, c.cfg.Zone)
+	case b.Federated && !c.cfg.Federated:
+		return refuse("zone %q follows a global: say also how this server reaches that, with --join-bundle or --global-addr, as on the other servers", b.Zone)
+	case !b.Federated && c.cfg.Federated:
+		return refuse("zone %q is standalone: leave out what connects this server to a global", b.Zone)
+	}
 	return nil
 }

@@ -273,7 +273,7 @@ func (c *Server) rotationMissing(ctx context.Context, r pki.Rotation) []*meridia
 		asking.Go(func() {
 			asked, cancel := context.WithTimeout(ctx, AnswerTimeout)
 			defer cancel()
-			answer, err := peerv1.NewZoneServiceClient(p.Conn).Authorities(asked, &peerv1.AuthoritiesRequest{})
+			answer, err := c.hooks.Authorities(asked, p)
 			var reason string
 			if err != nil {
 				reason = "it does not answer: " + DescribeError(err)

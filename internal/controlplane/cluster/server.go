@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	meridianv1 "meridian/api/meridian/v1"
+	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/authn/token"
 	"meridian/internal/consensus"
 	"meridian/internal/controlplane"
@@ -36,6 +37,9 @@ type Hooks struct {
 	// Unreachable and Differing count the other servers that cannot be asked, and those
 	// that hold something else.
 	Unreachable, Differing func() int
+	// Authorities asks another server by which authorities it verifies others and is
+	// verified.
+	Authorities func(context.Context, Peer) (*peerv1.AuthoritiesResponse, error)
 	// Unconfirmed lists who, beside the servers, has yet to trust the authorities of a
 	// digest.
 	Unconfirmed func(ctx context.Context, trusted string) []*meridianv1.RotateCAMissing

@@ -156,8 +156,8 @@ func (d *Service) establish(s *session, hello *meridianv1.DataplaneHello) error 
 	if err := checkTokenForKey(*s.token, key); err != nil {
 		return err
 	}
-	if d.Draining() {
-		return errDraining
+	if err := d.refusesProxies(); err != nil {
+		return err
 	}
 	var described *resource.Resource
 	err := d.cfg.Turns.Work(s.ctx, int64(len(hello.GetSpec())), func() (err error) {
@@ -204,7 +204,7 @@ func (d *Service) claim(s *session, key resource.Key) {
 	}
 	d.mu.Unlock()
 	if older != nil {
-		older.end(rpcerr.New(rpcerr.Conflict, ReasonReplaced, "another connection of dataplane %q in mesh %q took the place of this one", key.Name, key.Mesh))
+		older.end(replaced(key))
 		select {
 		case <-gone:
 		case <-s.ctx.Done():
@@ -218,14 +218,23 @@ func (d *Service) claim(s *session, key resource.Key) {
 	}
 }
 
+// replaced ends the older one of two connections of a dataplane.
+func replaced(key resource.Key) error {
+	return rpcerr.New(rpcerr.Conflict, ReasonReplaced, "another connection of dataplane %q in mesh %q took the place of this one", key.Name, key.Mesh)
+}
+
 // connected makes a session hear of what happens to its dataplane, and catches up
 // with what happened since it was registered.
 func (d *Service) connected(s *session, r *resource.Resource, drains bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.registered, s.drains = true, drains
+	s.registered, s.drains, s.epoch = true, drains, d.cfg.Local.View().Epoch()
 	if d.draining {
 		s.end(errDraining)
+		return
+	}
+	if d.suspended {
+		s.end(errCutOff)
 		return
 	}
 	stored, ok := d.cfg.Local.View().Get(r.Key())
@@ -263,7 +272,7 @@ func (d *Service) removeSession(s *session) (registered bool) {
 
 // leftLocked starts the grace period of a proxy that nothing holds any more.
 func (d *Service) leftLocked(p *proxy) {
-	if r, ok := d.cfg.Local.View().Get(p.key); ok && byProxy(r) {
+	if r, ok := d.cfg.Local.View().Get(p.key); ok && d.looksAfter(r) {
 		d.startGraceLocked(p.key)
 	} else {
 		delete(d.proxies, p.key)

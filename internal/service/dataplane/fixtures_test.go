@@ -46,10 +46,14 @@ type world struct {
 	auth    *authn.Authenticator
 	issuer  *token.Issuer
 	grace   time.Duration
+	// server is the name of a server of several, and absent its Config.Absent.
+	server string
+	absent func(server string) bool
 
 	mu      sync.Mutex
 	revoked []string
 	limited []string // what limits have refused
+	clients []*proxyClient
 	// has is what was said last of certificates, by dataplane.
 	has map[string]bool
 	// unattended are the dataplanes that no agent has come for, in order.
@@ -98,7 +102,7 @@ func (w *world) open() {
 		Local: w.local.Store, Writer: w.local, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	w.service = New(Config{
-		Certified: w.certified, Unattended: w.left, Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now,
+		Certified: w.certified, Unattended: w.left, Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now, Server: w.server, Absent: w.absent,
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
 				return nil, rpcerr.New(rpcerr.Invalid, ReasonNoMesh, "mesh %q does not exist", r.Key().Mesh)
@@ -252,8 +256,22 @@ func (w *world) dial(raw string) *proxyClient {
 	}
 	stream, err := meridianv1.NewDataplaneServiceClient(conn).Connect(ctx, options...)
 	require.NoError(w.t, err)
-	return &proxyClient{
+	p := &proxyClient{
 		t: w.t, conn: conn, stream: stream, cancel: cancel, has: entries{}, ended: make(chan struct{}),
+	}
+	w.mu.Lock()
+	w.clients = append(w.clients, p)
+	w.mu.Unlock()
+	return p
+}
+
+// end stops the service and closes the connections of its clients.
+func (w *world) end() {
+	w.stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.clients {
+		p.leave()
 	}
 }
 
@@ -407,7 +425,7 @@ func inTime(t *testing.T, run func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.open()
-		defer func() { w.stop() }()
+		defer w.end()
 		run(t, w)
 	})
 }

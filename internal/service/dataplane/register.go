@@ -16,9 +16,12 @@ import (
 
 // LabelRegisteredBy marks a dataplane that a proxy registered, with the value
 // ByProxy: such a dataplane goes when its proxy does.
+//
+// LabelRegisteredAt names the server, of a zone of several, at which it did that last.
 const (
 	LabelRegisteredBy = "meridian.io/registered-by"
 	ByProxy           = "proxy"
+	LabelRegisteredAt = "meridian.io/registered-at"
 )
 
 // byProxy reports whether a stored dataplane was registered by a proxy.
@@ -93,9 +96,9 @@ func (d *Service) decide(token token.Token, key resource.Key, described *resourc
 		return registration{resource: stored, stored: stored}, checkToken(token, stored)
 	case !have:
 		meta := resource.Meta{Key: key, Labels: map[string]string{LabelRegisteredBy: ByProxy}}
-		return registration{resource: withDraining(described.WithMeta(meta), drains), write: true}, nil
-	case slices.Equal(stored.Canonical(), described.Canonical()) && byProxy(stored) && draining(stored) != drains:
-		return registration{resource: withDraining(stored, drains), stored: stored, write: true}, nil
+		return registration{resource: d.here(withDraining(described.WithMeta(meta), drains)), write: true}, nil
+	case slices.Equal(stored.Canonical(), described.Canonical()) && byProxy(stored) && (draining(stored) != drains || registeredAt(stored) != d.cfg.Server):
+		return registration{resource: d.here(withDraining(stored, drains)), stored: stored, write: true}, nil
 	case slices.Equal(stored.Canonical(), described.Canonical()):
 		return registration{resource: stored, stored: stored}, nil
 	case byProxy(stored):
@@ -103,7 +106,7 @@ func (d *Service) decide(token token.Token, key resource.Key, described *resourc
 			return registration{}, err // it would take over another service's dataplane (§6.8)
 		}
 		meta := resource.Meta{Key: key, Labels: stored.Meta().Labels}
-		return registration{resource: withDraining(described.WithMeta(meta), drains), stored: stored, write: true}, nil
+		return registration{resource: d.here(withDraining(described.WithMeta(meta), drains)), stored: stored, write: true}, nil
 	}
 	return registration{}, rpcerr.New(rpcerr.Invalid, ReasonOperatorApplied,
 		"an operator applied dataplane %q in mesh %q, and not as the proxy describes it: connect without a spec to take that one, or have it deleted", key.Name, key.Mesh)
@@ -212,10 +215,7 @@ func (d *Service) startGraceLocked(key resource.Key) {
 	} else {
 		d.expiries = append(d.expiries, expiry{key, p.deadline})
 	}
-	select {
-	case d.expiriesChanged <- struct{}{}:
-	default:
-	}
+	d.wakeExpiries()
 }
 
 // removeExpired removes the registrations whose grace period is over, until ctx
@@ -243,6 +243,9 @@ func (d *Service) expired() ([]*proxy, time.Duration) {
 	defer d.mu.Unlock()
 	now := d.cfg.Now()
 	var due []*proxy
+	if d.suspended {
+		return nil, 0 // Suspend starts the grace periods anew
+	}
 	for len(d.expiries) > 0 && len(due) < maxRemovals {
 		first := d.expiries[0]
 		p := d.proxies[first.key]
@@ -290,7 +293,7 @@ func (d *Service) deleteRegistrations(ctx context.Context, due []*proxy) error {
 		batch := commit.Batch{Txn: store.Txn{Time: d.cfg.Now()}}
 		for _, p := range due {
 			r, ok := left.Get(p.key)
-			if now, _ := view.Get(p.key); ok && byProxy(r) && now == r {
+			if now, _ := view.Get(p.key); ok && d.looksAfterNow(r) && now == r {
 				batch.Ops = append(batch.Ops, store.Delete(p.key))
 				batch.Preconditions = append(batch.Preconditions, unchanged(p.key, r))
 			}

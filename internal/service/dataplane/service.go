@@ -58,8 +58,14 @@ type Config struct {
 	Unattended func(dataplane resource.Key)
 	// Grace is how long a dataplane stays registered without its proxy.
 	Grace time.Duration
-	Now   func() time.Time
-	Log   *slog.Logger
+	// Server is the name of this server in a zone of several, which share Local; empty in a
+	// zone of one. Absent reports whether this server looks after what was registered at
+	// another one, empty where that is not known; required with Server. It is called with
+	// the service locked, and Adopt after its answer has changed.
+	Server string
+	Absent func(server string) bool
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // Identities issues certificates, as identities.Keeper does.
@@ -96,13 +102,16 @@ type Service struct {
 
 	mu     sync.Mutex // guards everything below
 	closed bool
-	// draining: no proxies are taken.
-	draining bool
+	// draining: no proxies are taken. suspended: neither are they, and nothing is removed.
+	draining, suspended bool
 	// sessions are all streams, also those that are in no proxy's place yet.
 	sessions map[*session]struct{}
 	proxies  map[resource.Key]*proxy
 	// holders are the dataplanes that may have a valid certificate.
 	holders holders
+	// elsewhere are the dataplanes that an operator applied and that have an identity from
+	// another server.
+	elsewhere map[resource.Key]struct{}
 	// unattended are the dataplanes that an operator applied and that no agent has come for
 	// since the zone started, with the end of the time that it has; zero once that is over.
 	unattended map[resource.Key]time.Time
@@ -163,7 +172,7 @@ func New(cfg Config) *Service {
 		}),
 		hellos:   limits.New(maxHelloBytes, maxCallerHelloBytes),
 		signing:  make(chan struct{}, 2*runtime.GOMAXPROCS(0)),
-		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{}, holders: holders{}, plaintext: map[resource.MeshName]float64{},
+		sessions: map[*session]struct{}{}, proxies: map[resource.Key]*proxy{}, holders: holders{}, elsewhere: map[resource.Key]struct{}{}, plaintext: map[resource.MeshName]float64{},
 	}
 	cfg.Matching.OnTouch(d.markChanged)
 	return d
@@ -192,17 +201,8 @@ func (d *Service) Run(ctx context.Context) error {
 }
 
 // adoptRegistrations starts the grace period of everything that proxies had registered
-// when the zone stopped.
-func (d *Service) adoptRegistrations() {
-	view := d.cfg.Local.View()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for r := range view.List(resource.KindDataplane, "") {
-		if byProxy(r) {
-			d.startGraceLocked(r.Key())
-		}
-	}
-}
+// here when the zone stopped.
+func (d *Service) adoptRegistrations() { d.Adopt() }
 
 // endAll ends every stream because the zone stops.
 func (d *Service) endAll() {
@@ -298,7 +298,7 @@ func (d *Service) checkLocked(view *store.View, key resource.Key) {
 		}
 	case p != nil && (p.removing != nil || p.kept() && stored):
 		// Its removal is in progress, or another stream looks after it.
-	case !stored || !byProxy(r):
+	case !stored || !d.looksAfter(r):
 		delete(d.proxies, key)
 	case p == nil:
 		// Brought in with its label, by a restored backup for one: it stays if

@@ -11,6 +11,7 @@ import (
 	"meridian/internal/authn/token"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 )
 
 // helloTimeout is how long a stream may stay without a hello.
@@ -36,6 +37,8 @@ type session struct {
 
 	// registered is true once the dataplane is stored.
 	registered bool
+	// epoch is that of the store when it was.
+	epoch store.Epoch
 	// drains: the proxy asked for the label draining.
 	drains bool
 	// leaving: the proxy said that it leaves for good.
@@ -89,6 +92,14 @@ func (s *session) check(r *resource.Resource) {
 	}
 	if err := checkToken(*s.token, r); err != nil {
 		s.end(err)
+		return
+	}
+	if at := registeredAt(r); byProxy(r) && at != s.service.cfg.Server {
+		if s.service.cfg.Local.View().Epoch() != s.epoch {
+			s.end(errRestored)
+		} else {
+			s.end(replaced(r.Key()))
+		}
 		return
 	}
 	s.renamedLocked(r)

@@ -11,9 +11,10 @@ import (
 // the grace period to come for a certificate.
 func (d *Service) attendLocked(key resource.Key, applied bool) {
 	_, waits := d.unattended[key]
-	switch _, held := d.holders[key]; {
+	switch held := d.heldLocked(key); {
 	case !applied:
 		delete(d.unattended, key)
+		delete(d.elsewhere, key)
 	case !waits && !held:
 		d.unattended[key] = d.cfg.Now().Add(d.cfg.Grace)
 		select {
@@ -64,7 +65,7 @@ func (d *Service) unattendedNow() (due []resource.Key, next time.Duration) {
 			continue
 		}
 		wait := end.Sub(now)
-		switch _, held := d.holders[key]; {
+		switch held := d.heldLocked(key); {
 		case held:
 			delete(d.unattended, key)
 		case wait <= 0:

@@ -43,6 +43,12 @@ type Config struct {
 	// Local is where the zone's own resources are, and Writer commits to it.
 	Local  *store.Store
 	Writer commit.Log
+	// Elsewhere counts, in a zone of several servers, the dataplanes of the others that have
+	// not acknowledged what is of a stamp, and returns since when all of them have
+	// remembered who has a certificate. It is not complete where one does not answer, or on
+	// a server that does not lead: then no step is taken that waits for all of them. Nil in a
+	// zone of one.
+	Elsewhere func(ctx context.Context, mesh resource.MeshName, stamp string) (waiting Waiting, since time.Time, complete bool)
 	// Undenied counts the revoked tokens of a mesh whose certificates its servers do not
 	// deny, because they are too many.
 	Undenied func(resource.MeshName) int
@@ -450,6 +456,9 @@ func (k *Keeper) logUndenied(mesh resource.MeshName) {
 	k.undenied[mesh] = left
 }
 
+// Started is when the keeper began to remember who has a certificate.
+func (k *Keeper) Started() time.Time { return k.started }
+
 // Status returns the authorities in use, as they were at the last look.
 func (k *Keeper) Status() []Status {
 	k.mu.Lock()
@@ -480,7 +489,17 @@ func (k *Keeper) step(ctx context.Context, mesh resource.MeshName, s settings, p
 		return Status{}, false
 	}
 	waiting, now := proxies.Unacknowledged(mesh, stamp), k.cfg.Now()
-	trusted := waiting == Waiting{} && !authority.Outstanding(k.started, now)
+	since, complete := k.started, true
+	if k.cfg.Elsewhere != nil {
+		var more Waiting
+		var others time.Time
+		more, others, complete = k.cfg.Elsewhere(ctx, mesh, stamp)
+		waiting.Connected, waiting.Away = waiting.Connected+more.Connected, waiting.Away+more.Away
+		if others.After(since) {
+			since = others
+		}
+	}
+	trusted := complete && waiting == Waiting{} && !authority.Outstanding(since, now)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var stepped *meshca.Authority

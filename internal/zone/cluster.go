@@ -1,0 +1,153 @@
+package zone
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	meridianv1 "meridian/api/meridian/v1"
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/authn/token"
+	"meridian/internal/authz"
+	"meridian/internal/consensus"
+	"meridian/internal/controlplane"
+	"meridian/internal/controlplane/cluster"
+	"meridian/internal/resource"
+	"meridian/internal/server"
+	"meridian/internal/service/auditlog"
+	"meridian/internal/service/dataplane"
+	"meridian/internal/service/identities"
+	"meridian/internal/store"
+	"meridian/internal/xds"
+)
+
+// openCluster makes the server one of several of the zone.
+func (z *zone) openCluster(servers cluster.Config) {
+	z.fellows = newFellows(z)
+	z.cluster = cluster.New(z.Base, servers, cluster.Hooks{
+		Bootstrap:    z.bootstrap,
+		PeerServices: func(r grpc.ServiceRegistrar) { peerv1.RegisterProxyServiceServer(r, z.fellows) },
+		Suspend:      func(string) { z.dataplanes.Suspend(true) },
+		Resume:       func() { z.dataplanes.Suspend(false) },
+		Unreachable:  z.fellows.unreachable,
+		Differing:    func() int { return 0 },
+		Authorities: func(ctx context.Context, p cluster.Peer) (*peerv1.AuthoritiesResponse, error) {
+			return peerv1.NewProxyServiceClient(p.Conn).Authorities(ctx, &peerv1.AuthoritiesRequest{})
+		},
+		Unconfirmed: func(context.Context, string) []*meridianv1.RotateCAMissing { return nil },
+	})
+}
+
+// openLog opens the log of what the zone owns, and the certificates.
+func (z *zone) openLog(ctx context.Context, s *store.Store) error {
+	if z.cluster != nil {
+		return z.cluster.OpenLog(ctx, s)
+	}
+	if err := z.OpenNode(ctx, z.NodeConfig(consensus.RoleZone, s)); err != nil {
+		return err
+	}
+	if n := len(z.Node.Servers()); n > 1 {
+		return &server.UsageError{Err: fmt.Errorf("--data-dir %s: it is of one of %d servers of zone %q: say with --raft-addr HOST:PORT where the others reach this one", z.cfg.DataDir, n, z.cfg.Name)}
+	}
+	var err error
+	z.PKI, err = server.OpenPKI(z.cfg.Options, z.Encryption, z.cfg.Name, "", z.Addresses, z.Now, z.Log)
+	return err
+}
+
+func (z *zone) openRecords(keys token.RingConfig) error {
+	if z.cluster != nil {
+		return z.cluster.OpenRecords(keys)
+	}
+	return z.OpenRecords(keys)
+}
+
+// api is what the API of the zone is made of.
+func (z *zone) api() controlplane.API {
+	api := controlplane.API{View: z.view, Uses: z.tokenUses()}
+	if z.cluster == nil {
+		api.Authorize = dataplane.Authorize(authz.AuthorizeMethods(nil))
+		return api
+	}
+	api.Authorize = dataplane.Authorize(authz.AuthorizeMethods(map[string]token.Use{meridianv1.JoinService_ServiceDesc.ServiceName: token.ForServer}))
+	return z.cluster.API(api)
+}
+
+func (z *zone) serveEarly(ctx context.Context, parts *errgroup.Group) {
+	if z.cluster != nil {
+		z.cluster.ServeEarly(ctx, parts, z.hangups)
+		return
+	}
+	z.Base.Serve(ctx, parts, z.hangups, nil)
+}
+
+// serveCluster adds to parts what a server of several runs once it has started.
+func (z *zone) serveCluster(ctx context.Context, parts *errgroup.Group) {
+	if z.cluster == nil {
+		return
+	}
+	z.cluster.ServeStarted(ctx, parts)
+	parts.Go(func() error { return z.fellows.run(ctx) })
+}
+
+// auditSources returns this server. The other servers of the zone have logs of their own.
+func (z *zone) auditSources(context.Context) ([]auditlog.Source, []auditlog.Absence) {
+	own := auditlog.Source{Zone: z.cfg.Name, Ask: auditlog.Local(z.Audit.List)}
+	if z.cluster == nil {
+		return []auditlog.Source{own}, nil
+	}
+	var absent []auditlog.Absence
+	for _, p := range z.cluster.Others() {
+		absent = append(absent, auditlog.Absence{Server: p.Name, Reason: "its records are with it: ask it"})
+	}
+	return []auditlog.Source{own}, absent
+}
+
+// serverOfSeveral is the name of this server in a zone of several, empty in a zone of one.
+func (z *zone) serverOfSeveral() string {
+	if z.cluster == nil {
+		return ""
+	}
+	return z.Name
+}
+
+// absent reports whether this server looks after what proxies registered at another one.
+func (z *zone) absent(server string) bool { return z.fellows != nil && z.fellows.absent(server) }
+
+// certified notes whether a proxy of this server has a certificate.
+func (z *zone) certified(dataplane resource.Key, has bool) {
+	z.resources.Certified(dataplane, has)
+	if z.fellows != nil {
+		z.fellows.certified(dataplane, has)
+	}
+}
+
+// identitiesElsewhere is identities.Config.Elsewhere; nil in a zone of one server.
+func (z *zone) identitiesElsewhere() func(context.Context, resource.MeshName, string) (identities.Waiting, time.Time, bool) {
+	if z.fellows == nil {
+		return nil
+	}
+	return z.fellows.elsewhere
+}
+
+// proxySource is what proxies are sent, which notes how they listen.
+func (z *zone) proxySource() xds.Source {
+	if z.fellows == nil {
+		return z.resources
+	}
+	return notingSource{z.resources, z.fellows}
+}
+
+// notingSource tells the other servers how the proxies of this one listen.
+type notingSource struct {
+	xds.Source
+	fellows *fellows
+}
+
+// Listening implements xds.Source.
+func (s notingSource) Listening(dataplane resource.Key, envoy, secure bool) {
+	s.Source.Listening(dataplane, envoy, secure)
+	s.fellows.listening(dataplane, envoy, secure)
+}
