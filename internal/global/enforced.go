@@ -114,11 +114,11 @@ func proxiesBehind(known fleetStatus, all replies, revision resource.Revision) p
 	}
 	for _, r := range all.found {
 		z := status(r.zone)
-		if n := instancesOf(known, r.zone); n > 1 {
-			v.notes = append(v.notes, fmt.Sprintf("zone %s has %d instances, and one of them was asked: what the proxies of the others have accepted is not known", r.zone, n))
-		}
 		var list answer.ProxiesAnswer
 		err := answer.Unmarshal(r.response.GetJson(), &list)
+		if n := instancesOf(known, r.zone); n > 1 && (list.Behind == nil || list.Behind.Servers < n) {
+			v.notes = append(v.notes, fmt.Sprintf("zone %s has %d instances, and not all of them were asked: what the proxies of the others have accepted is not known", r.zone, n))
+		}
 		switch b := list.Behind; {
 		case err != nil || b == nil:
 			v.notes = append(v.notes, fmt.Sprintf("zone %s cannot say what its proxies have accepted: its release is older than this one's", r.zone))

@@ -84,6 +84,22 @@ func TestWaitForProxiesOfAnOfflineZone(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// An answer for all servers of a zone needs no such note.
+func TestWaitForProxiesOfAllServersOfAZone(t *testing.T) {
+	s := zonesThat(func(resource.ZoneName) (string, uint64, error) {
+		return `{"items": [], "behind": {"asOf": 9, "count": 0, "rejected": 0, "servers": 2, "some": []}}`, 9, nil
+	}, "east")
+	zones := s.zones
+	s.zones = func(ctx context.Context) fleetStatus {
+		known := zones(ctx)
+		known.zones[0].Instances = []string{"a", "b"}
+		return known
+	}
+	notes, err := s.waitForProxies(t.Context(), admin.ZoneWait{Revision: 9}, nil)
+	require.NoError(t, err)
+	require.Empty(t, notes)
+}
+
 // Of several instances of a zone, one is asked: the answer says so.
 func TestWaitForProxiesOfSeveralInstances(t *testing.T) {
 	s := zonesThat(func(resource.ZoneName) (string, uint64, error) {

@@ -17,10 +17,16 @@ func TestSettingsThatContradictEachOther(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"no name":               {func(c *Config) { c.Name = "" }, "--name is required"},
-		"name":                  {func(c *Config) { c.Name = "East!" }, `--name "East!" cannot be the name of a zone`},
-		"bundle and address":    {func(c *Config) { c.JoinBundle, c.GlobalAddrs = "b", []string{"x:1"} }, "--join-bundle already holds"},
-		"address without token": {func(c *Config) { c.GlobalAddrs = []string{"x:1"} }, "--global-addr and --token-file go together"},
+		"no name":                {func(c *Config) { c.Name = "" }, "--name is required"},
+		"name":                   {func(c *Config) { c.Name = "East!" }, `--name "East!" cannot be the name of a zone`},
+		"bundle and address":     {func(c *Config) { c.JoinBundle, c.GlobalAddrs = "b", []string{"x:1"} }, "--join-bundle already holds"},
+		"address without token":  {func(c *Config) { c.GlobalAddrs = []string{"x:1"} }, "--global-addr and --token-file go together"},
+		"servers without a port": {func(c *Config) { c.Servers.Name = "one" }, "--server-name is for a zone of several servers: say with --raft-addr"},
+		"bundle without a port":  {func(c *Config) { c.Servers.JoinBundle = "b" }, "--server-bundle is for a zone of several servers"},
+		"two ways to join": {func(c *Config) {
+			c.Servers.RaftAddr, c.Servers.JoinBundle, c.Servers.Join = "a:1", "b", []string{"c:1"}
+		}, "--server-bundle already holds what --join says"},
+		"name of a server":      {func(c *Config) { c.Servers.RaftAddr, c.Servers.Name = "a:1", "a b" }, "--server-name: \"a b\" cannot be"},
 		"grace":                 {func(c *Config) { c.DataplaneGrace = -1 }, "--dataplane-grace -1ns: a time is not negative"},
 		"token without address": {func(c *Config) { c.TokenFile = "t" }, "--global-addr and --token-file go together"},
 	}

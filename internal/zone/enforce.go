@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	meridianv1 "meridian/api/meridian/v1"
+	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
@@ -18,22 +19,36 @@ import (
 )
 
 // enforced is what the proxies that follow the zone over xDS do with a policy, as a
-// condition; none where no proxy uses it.
-func (s *inspectService) enforced(policyKey resource.Key) ([]policy.Condition, error) {
-	d, ok := resource.Describe(policyKey.Kind)
-	if !ok || d.Class == resource.AccessControl {
+// condition; none where no proxy uses it. more is what those of other servers do.
+func (s *inspectService) enforced(policyKey resource.Key, more []*peerv1.PolicyEnforcement) ([]policy.Condition, error) {
+	e, err := s.enforcement(policyKey)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range more {
+		e.add(m)
+	}
+	if e.proxies() == 0 {
 		return nil, nil
 	}
+	return []policy.Condition{answer.Enforcement(s.zone, e.holds, e.approximated, e.lacking, cmp.Or(e.lacks, e.part))}, nil
+}
+
+// enforcement is what the proxies of this server do with a policy.
+func (s *inspectService) enforcement(policyKey resource.Key) (enforcement, error) {
+	e := enforcement{lacking: map[string]int{}}
+	d, ok := resource.Describe(policyKey.Kind)
+	if !ok || d.Class == resource.AccessControl {
+		return e, nil
+	}
 	var reader enforce.Reader
-	holds, approximated, lacking := 0, 0, map[string]int{}
-	var less, part resource.Key // examples
 	for _, key := range s.xds.Proxies() {
 		if key.Mesh != policyKey.Mesh {
 			continue
 		}
 		all, err := s.effects(&reader, key, &policyKey)
 		if err != nil {
-			return nil, err
+			return e, err
 		}
 		var worst enforce.State
 		for _, effects := range all {
@@ -48,18 +63,15 @@ func (s *inspectService) enforced(policyKey resource.Key) ([]policy.Condition, e
 		switch {
 		case worst == "" || worst == enforce.Unused: // it is not in effect there, or not asked for
 		case worst.Holds():
-			if holds++; worst == enforce.Approximated {
-				approximated, part = approximated+1, cmp.Or(part, key)
+			if e.holds++; worst == enforce.Approximated {
+				e.approximated, e.part = e.approximated+1, cmp.Or(e.part, key)
 			}
 		default:
-			lacking[string(worst)]++
-			less = cmp.Or(less, key)
+			e.lacking[string(worst)]++
+			e.lacks = cmp.Or(e.lacks, key)
 		}
 	}
-	if holds+len(lacking) == 0 {
-		return nil, nil
-	}
-	return []policy.Condition{answer.Enforcement(s.zone, holds, approximated, lacking, cmp.Or(less, part))}, nil
+	return e, nil
 }
 
 // effects returns what the proxies of a dataplane do with what is in effect on it, one

@@ -174,7 +174,7 @@ func BenchmarkEnforced(b *testing.B) {
 			b.Run(fmt.Sprintf("proxies=%d/%s", proxies, name), func(b *testing.B) {
 				key := resource.Key{Kind: resource.KindTimeout, Mesh: "default", Name: name}
 				for b.Loop() {
-					conditions, err := s.enforced(key)
+					conditions, err := s.enforced(key, nil)
 					require.NoError(b, err)
 					require.Equal(b, name != "unused", len(conditions) == 1)
 				}

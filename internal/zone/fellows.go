@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "meridian/api/peer/v1"
@@ -50,6 +48,8 @@ type fellows struct {
 	// reports are those of the others, by server, and following those that say so now.
 	reports   map[string]map[resource.Key]*peerv1.ProxyReport
 	following map[string]bool
+	// lost are those that do not, and since when.
+	lost map[string]time.Time
 	// silent are the servers that do not answer the leader, and since when; leads is
 	// whether this server leads, members are the servers that there are.
 	silent  map[string]time.Time
@@ -65,7 +65,7 @@ type proxyTLS struct{ identified, certified, envoy, listening bool }
 func newFellows(z *zone) *fellows {
 	return &fellows{
 		zone: z, tls: map[resource.Key]proxyTLS{}, told: map[chan resource.Key]struct{}{},
-		reports: map[string]map[resource.Key]*peerv1.ProxyReport{}, following: map[string]bool{}, silent: map[string]time.Time{},
+		reports: map[string]map[resource.Key]*peerv1.ProxyReport{}, following: map[string]bool{}, lost: map[string]time.Time{}, silent: map[string]time.Time{},
 	}
 }
 
@@ -102,7 +102,7 @@ const maxNotified = 1024
 // Proxies tells another server of the proxies of this one.
 func (f *fellows) Proxies(_ *peerv1.ProxiesRequest, stream grpc.ServerStreamingServer[peerv1.ProxiesResponse]) error {
 	if !f.assembled.Load() {
-		return status.Error(codes.Unavailable, "the server is starting")
+		return errStarting
 	}
 	changed := make(chan resource.Key, maxNotified)
 	f.mu.Lock()
@@ -195,7 +195,7 @@ func (f *fellows) forget(here map[resource.Key]dataplane.State) {
 // an authority.
 func (f *fellows) Identities(_ context.Context, req *peerv1.IdentitiesRequest) (*peerv1.IdentitiesResponse, error) {
 	if !f.assembled.Load() {
-		return nil, status.Error(codes.Unavailable, "the server is starting")
+		return nil, errStarting
 	}
 	z := f.zone
 	waiting := z.dataplanes.Unacknowledged(resource.MeshName(req.GetMesh()), req.GetStamp())
@@ -347,7 +347,9 @@ func (f *fellows) unreachable() (n int) {
 
 // follow keeps what another server says of its proxies until ctx ends.
 func (f *fellows) follow(ctx context.Context, server string) {
+	defer f.drop(server)
 	for ctx.Err() == nil {
+		f.lose(server)
 		err := f.receive(ctx, server)
 		f.mu.Lock()
 		delete(f.following, server)
@@ -361,6 +363,22 @@ func (f *fellows) follow(ctx context.Context, server string) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// lose notes since when a server tells nothing.
+func (f *fellows) lose(server string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, known := f.lost[server]; !known {
+		f.lost[server] = f.zone.Now()
+	}
+}
+
+// drop forgets a server that is no member any more.
+func (f *fellows) drop(server string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.lost, server)
 }
 
 // receive takes what a server says until it says nothing more.
@@ -389,6 +407,7 @@ func (f *fellows) receive(ctx context.Context, server string) error {
 func (f *fellows) take(server string, reports []*peerv1.ProxyReport) {
 	f.mu.Lock()
 	f.following[server] = true
+	delete(f.lost, server)
 	have := f.reports[server]
 	if have == nil {
 		have = map[resource.Key]*peerv1.ProxyReport{}

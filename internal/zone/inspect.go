@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	meridianv1 "meridian/api/meridian/v1"
-	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/livematch"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
@@ -36,9 +35,8 @@ type inspectService struct {
 	maxBytes int
 	proxies  *dataplane.Service
 	xds      proxyStreams
-	// elsewhere returns what another server of the zone says of a proxy that is connected
-	// there, nil if none does; nil in a zone of one server.
-	elsewhere func(resource.Key) *peerv1.ProxyReport
+	// fellows are the other servers of the zone; nil in a zone of one.
+	fellows *fellows
 	// resources are what proxies are to have, made of the matching and of world.
 	resources xds.Source
 	world     *world.World
@@ -68,7 +66,20 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 	return s.inspect(ctx, turns.CallerOf(ctx), req)
 }
 
+// inspect answers a question from the proxies of all servers of the zone.
 func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	if s.fellows == nil {
+		return s.inspectHere(ctx, who, req, nil)
+	}
+	if response, err := s.fellows.forward(ctx, req); response != nil || err != nil {
+		return response, err
+	}
+	return s.inspectHere(ctx, who, req, func(asked question.Question) elsewhere { return s.fellows.partsOf(ctx, req, asked) })
+}
+
+// inspectHere answers a question from the proxies of this server, and what others, unless
+// nil, returns of those of the other servers of the zone.
+func (s *inspectService) inspectHere(ctx context.Context, who turns.Caller, req *meridianv1.InspectRequest, others func(question.Question) elsewhere) (*meridianv1.InspectResponse, error) {
 	if z := resource.ZoneName(req.GetZone()); z != "" && z != s.zone {
 		return nil, rpcerr.New(rpcerr.NotFound, "OTHER_ZONE", "this is zone %q: ask the global, or zone %q itself", s.zone, z)
 	}
@@ -95,19 +106,23 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	if err != nil {
 		return nil, err
 	}
+	var more elsewhere
+	if others != nil { // before the turn: the others wait for turns, too
+		more = others(asked)
+	}
 	var answered question.Answered
 	err = s.turns.Question(ctx, who, func() (err error) {
 		var enforced []policy.Condition
 		var unenforced []answer.Warning
 		var enforcedOf []answer.ConditionsItem
 		if about, ok := asked.(question.Conditions); ok && s.attaches(about.Kind) {
-			if enforcedOf, err = s.enforcedOf(about.Kind, resource.MeshName(req.GetMesh())); err != nil {
+			if enforcedOf, err = s.enforcedOf(about.Kind, resource.MeshName(req.GetMesh()), more.enforcement); err != nil {
 				return err
 			}
 		}
 		if about, ok := asked.(question.Policy); ok { // before the answer, which reads the matching itself
 			key := resource.Key{Kind: about.Kind, Mesh: resource.MeshName(req.GetMesh()), Name: about.Name}
-			if enforced, err = s.enforced(key); err != nil {
+			if enforced, err = s.enforced(key, more.enforcement); err != nil {
 				return err
 			}
 			if question.AsksProxies(about.Kind) && about.Rule == "" {
@@ -121,6 +136,9 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 			Running: running,
 			Held:    s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList, Trials: s.trialList,
 		})
+		if _, list := asked.(question.Proxies); err == nil && list && more.servers > 0 {
+			answered.Document, err = more.withProxies(answered.Document)
+		}
 		return err
 	})
 	switch {
@@ -141,7 +159,7 @@ func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *mer
 	}
 	return &meridianv1.InspectResponse{
 		Json: answered.Document, AsOf: uint64(answered.AsOf), Connection: connection, Ends: question.EncodeEnds(answered.Ends),
-		ShownNames: answered.Shown,
+		ShownNames: answered.Shown, Notes: more.notes(),
 	}, nil
 }
 

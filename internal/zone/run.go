@@ -330,9 +330,7 @@ func (z *zone) assemble() error {
 	z.discovery = z.newDiscovery()
 	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
 	z.inspect.resources, z.inspect.world = z.resources, z.world
-	if z.fellows != nil {
-		z.inspect.elsewhere = z.fellows.report
-	}
+	z.inspect.fellows = z.fellows
 	z.inspect.past = &pastStates{
 		stores: z.stores(), now: z.Now,
 		earlier: livematch.NewEarlier(func() (*policy.Matcher, livematch.State) {

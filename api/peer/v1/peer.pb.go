@@ -2904,6 +2904,200 @@ func (*ProxiesRequest) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
 }
 
+// EnforcedRequest is about one policy or, without a name, all policies of a kind, in one
+// mesh or, without a mesh, in all.
+type EnforcedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Mesh          string                 `protobuf:"bytes,2,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnforcedRequest) Reset() {
+	*x = EnforcedRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnforcedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnforcedRequest) ProtoMessage() {}
+
+func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnforcedRequest.ProtoReflect.Descriptor instead.
+func (*EnforcedRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *EnforcedRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *EnforcedRequest) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *EnforcedRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type EnforcedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Policies      []*PolicyEnforcement   `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnforcedResponse) Reset() {
+	*x = EnforcedResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnforcedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnforcedResponse) ProtoMessage() {}
+
+func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnforcedResponse.ProtoReflect.Descriptor instead.
+func (*EnforcedResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *EnforcedResponse) GetPolicies() []*PolicyEnforcement {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+// PolicyEnforcement is what proxies do with a policy that is in effect on them.
+type PolicyEnforcement struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Policy *Key                   `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// How many obey it, and how many of these in part.
+	Holds        uint32 `protobuf:"varint,2,opt,name=holds,proto3" json:"holds,omitempty"`
+	Approximated uint32 `protobuf:"varint,3,opt,name=approximated,proto3" json:"approximated,omitempty"`
+	// How many do not, by their state, and the first of them.
+	Lacking map[string]uint32 `protobuf:"bytes,4,rep,name=lacking,proto3" json:"lacking,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Lacks   *Key              `protobuf:"bytes,5,opt,name=lacks,proto3" json:"lacks,omitempty"`
+	// The first that obeys it in part.
+	Part          *Key `protobuf:"bytes,6,opt,name=part,proto3" json:"part,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyEnforcement) Reset() {
+	*x = PolicyEnforcement{}
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyEnforcement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyEnforcement) ProtoMessage() {}
+
+func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyEnforcement.ProtoReflect.Descriptor instead.
+func (*PolicyEnforcement) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *PolicyEnforcement) GetPolicy() *Key {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *PolicyEnforcement) GetHolds() uint32 {
+	if x != nil {
+		return x.Holds
+	}
+	return 0
+}
+
+func (x *PolicyEnforcement) GetApproximated() uint32 {
+	if x != nil {
+		return x.Approximated
+	}
+	return 0
+}
+
+func (x *PolicyEnforcement) GetLacking() map[string]uint32 {
+	if x != nil {
+		return x.Lacking
+	}
+	return nil
+}
+
+func (x *PolicyEnforcement) GetLacks() *Key {
+	if x != nil {
+		return x.Lacks
+	}
+	return nil
+}
+
+func (x *PolicyEnforcement) GetPart() *Key {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
 type ProxiesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Proxies       []*ProxyReport         `protobuf:"bytes,1,rep,name=proxies,proto3" json:"proxies,omitempty"`
@@ -2913,7 +3107,7 @@ type ProxiesResponse struct {
 
 func (x *ProxiesResponse) Reset() {
 	*x = ProxiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2925,7 +3119,7 @@ func (x *ProxiesResponse) String() string {
 func (*ProxiesResponse) ProtoMessage() {}
 
 func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2938,7 +3132,7 @@ func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ProxiesResponse) GetProxies() []*ProxyReport {
@@ -2973,7 +3167,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3179,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3192,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ProxyReport) GetMesh() string {
@@ -3089,7 +3283,7 @@ type IdentitiesRequest struct {
 
 func (x *IdentitiesRequest) Reset() {
 	*x = IdentitiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3101,7 +3295,7 @@ func (x *IdentitiesRequest) String() string {
 func (*IdentitiesRequest) ProtoMessage() {}
 
 func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3114,7 +3308,7 @@ func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesRequest.ProtoReflect.Descriptor instead.
 func (*IdentitiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *IdentitiesRequest) GetMesh() string {
@@ -3144,7 +3338,7 @@ type IdentitiesResponse struct {
 
 func (x *IdentitiesResponse) Reset() {
 	*x = IdentitiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3350,7 @@ func (x *IdentitiesResponse) String() string {
 func (*IdentitiesResponse) ProtoMessage() {}
 
 func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3363,7 @@ func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesResponse.ProtoReflect.Descriptor instead.
 func (*IdentitiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *IdentitiesResponse) GetConnected() uint64 {
@@ -3197,7 +3391,7 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x17meridian/v1/audit.proto\x1a\x19meridian/v1/control.proto\x1a\x12sync/v1/sync.proto\">\n" +
+	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x17meridian/v1/audit.proto\x1a\x19meridian/v1/control.proto\x1a\x19meridian/v1/inspect.proto\x1a\x12sync/v1/sync.proto\">\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\x12\x12\n" +
 	"\x04note\x18\x02 \x01(\fR\x04note\"\xcc\x01\n" +
@@ -3412,7 +3606,23 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04page\x18\x03 \x01(\v2\x16.meridian.peer.v1.PageR\x04page\"K\n" +
 	"\x13WaitAppliedResponse\x124\n" +
 	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x10\n" +
-	"\x0eProxiesRequest\"J\n" +
+	"\x0eProxiesRequest\"M\n" +
+	"\x0fEnforcedRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"S\n" +
+	"\x10EnforcedResponse\x12?\n" +
+	"\bpolicies\x18\x01 \x03(\v2#.meridian.peer.v1.PolicyEnforcementR\bpolicies\"\xdc\x02\n" +
+	"\x11PolicyEnforcement\x12-\n" +
+	"\x06policy\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\x06policy\x12\x14\n" +
+	"\x05holds\x18\x02 \x01(\rR\x05holds\x12\"\n" +
+	"\fapproximated\x18\x03 \x01(\rR\fapproximated\x12J\n" +
+	"\alacking\x18\x04 \x03(\v20.meridian.peer.v1.PolicyEnforcement.LackingEntryR\alacking\x12+\n" +
+	"\x05lacks\x18\x05 \x01(\v2\x15.meridian.peer.v1.KeyR\x05lacks\x12)\n" +
+	"\x04part\x18\x06 \x01(\v2\x15.meridian.peer.v1.KeyR\x04part\x1a:\n" +
+	"\fLackingEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"J\n" +
 	"\x0fProxiesResponse\x127\n" +
 	"\aproxies\x18\x01 \x03(\v2\x1d.meridian.peer.v1.ProxyReportR\aproxies\"\x9c\x02\n" +
 	"\vProxyReport\x12\x12\n" +
@@ -3451,12 +3661,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03Ask\x12\x1c.meridian.peer.v1.AskRequest\x1a\x1d.meridian.peer.v1.AskResponse\x12Z\n" +
 	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponse\x12Z\n" +
 	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12T\n" +
-	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\x95\x02\n" +
+	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\xae\x03\n" +
 	"\fProxyService\x12P\n" +
 	"\aProxies\x12 .meridian.peer.v1.ProxiesRequest\x1a!.meridian.peer.v1.ProxiesResponse0\x01\x12W\n" +
 	"\n" +
 	"Identities\x12#.meridian.peer.v1.IdentitiesRequest\x1a$.meridian.peer.v1.IdentitiesResponse\x12Z\n" +
-	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
+	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12D\n" +
+	"\aInspect\x12\x1b.meridian.v1.InspectRequest\x1a\x1c.meridian.v1.InspectResponse\x12Q\n" +
+	"\bEnforced\x12!.meridian.peer.v1.EnforcedRequest\x1a\".meridian.peer.v1.EnforcedResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -3470,7 +3682,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -3514,13 +3726,19 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*WaitAppliedRequest)(nil),         // 39: meridian.peer.v1.WaitAppliedRequest
 	(*WaitAppliedResponse)(nil),        // 40: meridian.peer.v1.WaitAppliedResponse
 	(*ProxiesRequest)(nil),             // 41: meridian.peer.v1.ProxiesRequest
-	(*ProxiesResponse)(nil),            // 42: meridian.peer.v1.ProxiesResponse
-	(*ProxyReport)(nil),                // 43: meridian.peer.v1.ProxyReport
-	(*IdentitiesRequest)(nil),          // 44: meridian.peer.v1.IdentitiesRequest
-	(*IdentitiesResponse)(nil),         // 45: meridian.peer.v1.IdentitiesResponse
-	(*v1.ListAuditRequest)(nil),        // 46: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 47: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 48: meridian.v1.Quarantined
+	(*EnforcedRequest)(nil),            // 42: meridian.peer.v1.EnforcedRequest
+	(*EnforcedResponse)(nil),           // 43: meridian.peer.v1.EnforcedResponse
+	(*PolicyEnforcement)(nil),          // 44: meridian.peer.v1.PolicyEnforcement
+	(*ProxiesResponse)(nil),            // 45: meridian.peer.v1.ProxiesResponse
+	(*ProxyReport)(nil),                // 46: meridian.peer.v1.ProxyReport
+	(*IdentitiesRequest)(nil),          // 47: meridian.peer.v1.IdentitiesRequest
+	(*IdentitiesResponse)(nil),         // 48: meridian.peer.v1.IdentitiesResponse
+	nil,                                // 49: meridian.peer.v1.PolicyEnforcement.LackingEntry
+	(*v1.ListAuditRequest)(nil),        // 50: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 51: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 52: meridian.v1.Quarantined
+	(*v1.InspectRequest)(nil),          // 53: meridian.v1.InspectRequest
+	(*v1.InspectResponse)(nil),         // 54: meridian.v1.InspectResponse
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -3542,52 +3760,61 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 16: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
 	18, // 17: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	18, // 18: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	46, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	50, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
 	30, // 20: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
 	33, // 21: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
 	35, // 22: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	47, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	51, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
 	36, // 24: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	47, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	48, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	51, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	52, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
 	33, // 27: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
 	35, // 28: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	43, // 29: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
-	0,  // 30: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	14, // 31: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	16, // 32: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	19, // 33: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	21, // 34: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	23, // 35: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	25, // 36: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	32, // 37: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	37, // 38: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	39, // 39: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	27, // 40: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	29, // 41: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	41, // 42: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
-	44, // 43: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
-	27, // 44: meridian.peer.v1.ProxyService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	1,  // 45: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	15, // 46: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	17, // 47: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	20, // 48: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	22, // 49: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	24, // 50: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	26, // 51: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	34, // 52: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	38, // 53: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	40, // 54: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	28, // 55: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	31, // 56: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	42, // 57: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
-	45, // 58: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
-	28, // 59: meridian.peer.v1.ProxyService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	45, // [45:60] is the sub-list for method output_type
-	30, // [30:45] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	44, // 29: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
+	2,  // 30: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
+	49, // 31: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
+	2,  // 32: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
+	2,  // 33: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
+	46, // 34: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
+	0,  // 35: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	14, // 36: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	16, // 37: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	19, // 38: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	21, // 39: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	23, // 40: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	25, // 41: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	32, // 42: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	37, // 43: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	39, // 44: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	27, // 45: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	29, // 46: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	41, // 47: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
+	47, // 48: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
+	27, // 49: meridian.peer.v1.ProxyService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	53, // 50: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
+	42, // 51: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
+	1,  // 52: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	15, // 53: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	17, // 54: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	20, // 55: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	22, // 56: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	24, // 57: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	26, // 58: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	34, // 59: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	38, // 60: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	40, // 61: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	28, // 62: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	31, // 63: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	45, // 64: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
+	48, // 65: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
+	28, // 66: meridian.peer.v1.ProxyService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	54, // 67: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
+	43, // 68: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
+	52, // [52:69] is the sub-list for method output_type
+	35, // [35:52] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -3612,7 +3839,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -16,6 +16,7 @@ import (
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
+	v1 "meridian/api/meridian/v1"
 )
 
 // This is a compile-time assertion to ensure that this generated file
@@ -657,6 +658,8 @@ const (
 	ProxyService_Proxies_FullMethodName     = "/meridian.peer.v1.ProxyService/Proxies"
 	ProxyService_Identities_FullMethodName  = "/meridian.peer.v1.ProxyService/Identities"
 	ProxyService_Authorities_FullMethodName = "/meridian.peer.v1.ProxyService/Authorities"
+	ProxyService_Inspect_FullMethodName     = "/meridian.peer.v1.ProxyService/Inspect"
+	ProxyService_Enforced_FullMethodName    = "/meridian.peer.v1.ProxyService/Enforced"
 )
 
 // ProxyServiceClient is the client API for ProxyService service.
@@ -675,6 +678,10 @@ type ProxyServiceClient interface {
 	// Authorities says by which certificate authorities this server verifies others and
 	// is verified.
 	Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error)
+	// Inspect answers a question about dataplanes from the proxies of this server.
+	Inspect(ctx context.Context, in *v1.InspectRequest, opts ...grpc.CallOption) (*v1.InspectResponse, error)
+	// Enforced counts the proxies of this server that obey policies.
+	Enforced(ctx context.Context, in *EnforcedRequest, opts ...grpc.CallOption) (*EnforcedResponse, error)
 }
 
 type proxyServiceClient struct {
@@ -724,6 +731,26 @@ func (c *proxyServiceClient) Authorities(ctx context.Context, in *AuthoritiesReq
 	return out, nil
 }
 
+func (c *proxyServiceClient) Inspect(ctx context.Context, in *v1.InspectRequest, opts ...grpc.CallOption) (*v1.InspectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(v1.InspectResponse)
+	err := c.cc.Invoke(ctx, ProxyService_Inspect_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *proxyServiceClient) Enforced(ctx context.Context, in *EnforcedRequest, opts ...grpc.CallOption) (*EnforcedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EnforcedResponse)
+	err := c.cc.Invoke(ctx, ProxyService_Enforced_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ProxyServiceServer is the server API for ProxyService service.
 // All implementations must embed UnimplementedProxyServiceServer
 // for forward compatibility.
@@ -740,6 +767,10 @@ type ProxyServiceServer interface {
 	// Authorities says by which certificate authorities this server verifies others and
 	// is verified.
 	Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error)
+	// Inspect answers a question about dataplanes from the proxies of this server.
+	Inspect(context.Context, *v1.InspectRequest) (*v1.InspectResponse, error)
+	// Enforced counts the proxies of this server that obey policies.
+	Enforced(context.Context, *EnforcedRequest) (*EnforcedResponse, error)
 	mustEmbedUnimplementedProxyServiceServer()
 }
 
@@ -758,6 +789,12 @@ func (UnimplementedProxyServiceServer) Identities(context.Context, *IdentitiesRe
 }
 func (UnimplementedProxyServiceServer) Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Authorities not implemented")
+}
+func (UnimplementedProxyServiceServer) Inspect(context.Context, *v1.InspectRequest) (*v1.InspectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Inspect not implemented")
+}
+func (UnimplementedProxyServiceServer) Enforced(context.Context, *EnforcedRequest) (*EnforcedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Enforced not implemented")
 }
 func (UnimplementedProxyServiceServer) mustEmbedUnimplementedProxyServiceServer() {}
 func (UnimplementedProxyServiceServer) testEmbeddedByValue()                      {}
@@ -827,6 +864,42 @@ func _ProxyService_Authorities_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ProxyService_Inspect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.InspectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ProxyServiceServer).Inspect(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ProxyService_Inspect_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ProxyServiceServer).Inspect(ctx, req.(*v1.InspectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ProxyService_Enforced_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EnforcedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ProxyServiceServer).Enforced(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ProxyService_Enforced_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ProxyServiceServer).Enforced(ctx, req.(*EnforcedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ProxyService_ServiceDesc is the grpc.ServiceDesc for ProxyService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -841,6 +914,14 @@ var ProxyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Authorities",
 			Handler:    _ProxyService_Authorities_Handler,
+		},
+		{
+			MethodName: "Inspect",
+			Handler:    _ProxyService_Inspect_Handler,
+		},
+		{
+			MethodName: "Enforced",
+			Handler:    _ProxyService_Enforced_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -280,6 +280,43 @@ func TestJoiningLeavesOtherDirectoriesAlone(t *testing.T) {
 	require.ErrorAs(t, err, &usage)
 }
 
+// The servers of a cluster hold the same: a bundle of another kind of control plane, of
+// another zone, or of a zone that follows a global where the server does not, is refused
+// before the token is used.
+func TestBundlesOfOtherControlPlanes(t *testing.T) {
+	h := newHost(t, nil)
+	of := func(zone string, federated bool) clientconfig.ServerBundle {
+		b := h.bundle(h.addr)
+		b.Zone, b.Federated = zone, federated
+		return b
+	}
+	for want, tc := range map[string]struct {
+		bundle    clientconfig.ServerBundle
+		kind      Kind
+		zone      string
+		federated bool
+	}{
+		`it is for a server of zone "east", and this is one of a global`:      {of("east", true), Global, "", false},
+		`it is for a server of a global, and this is one of zone "east"`:      {of("", false), Zone, "east", true},
+		`it is for a server of zone "west", and this is one of zone "east"`:   {of("west", true), Zone, "east", true},
+		`zone "east" follows a global: say also how this server reaches that`: {of("east", true), Zone, "east", false},
+		`zone "east" is standalone: leave out what connects this server`:      {of("east", false), Zone, "east", true},
+		"": {of("east", true), Zone, "east", true},
+	} {
+		c := joiner(t, t.TempDir(), writeBundle(t, tc.bundle), "second")
+		c.cfg.Kind, c.cfg.Zone, c.cfg.Federated = tc.kind, tc.zone, tc.federated
+		err := c.join(t.Context())
+		if want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		var usage *server.UsageError
+		require.ErrorAs(t, err, &usage, want)
+		require.ErrorContains(t, err, want)
+	}
+	require.Len(t, h.asked, 1)
+}
+
 func openAndClose(t *testing.T, config consensus.Config) {
 	t.Helper()
 	config.Logger = slog.New(slog.DiscardHandler)

@@ -92,6 +92,8 @@ type ProxiesBehind struct {
 	// Count is how many there are, Rejected how many of them have rejected it.
 	Count    int `json:"count"`
 	Rejected int `json:"rejected"`
+	// Servers is how many servers of the zone it is about; absent for one.
+	Servers int `json:"servers,omitempty"`
 	// Some are the first MaxBehind of them, those that rejected it before others.
 	Some []ProxyBehind `json:"some"`
 }

@@ -42,6 +42,8 @@ type zone struct {
 
 	// trusted is the stamp that every proxy has acknowledged; the others are away.
 	trusted string
+	// elsewhere is Config.Elsewhere.
+	elsewhere func(context.Context, resource.MeshName, string) (Waiting, time.Time, bool)
 	// undenied is how many certificates of revoked tokens servers accept.
 	undenied int
 	// changed counts how often proxies were told of other identities.
@@ -73,7 +75,7 @@ func (z *zone) Unacknowledged(_ resource.MeshName, stamp string) Waiting {
 func (z *zone) keeper() *Keeper {
 	return New(Config{
 		Zone: "east", View: func() store.Reader { return store.Union(z.replica.View(), z.local.View()) }, Stores: []*store.Store{z.replica, z.local.Store},
-		Local: z.local.Store, Writer: z.local, Undenied: func(resource.MeshName) int { return z.undenied }, Now: func() time.Time { return z.now }, Log: slog.New(slog.NewTextHandler(&z.log, nil)),
+		Local: z.local.Store, Writer: z.local, Elsewhere: z.elsewhere, Undenied: func(resource.MeshName) int { return z.undenied }, Now: func() time.Time { return z.now }, Log: slog.New(slog.NewTextHandler(&z.log, nil)),
 	})
 }
 
@@ -314,6 +316,45 @@ func TestAnAuthorityIsReplacedInSteps(t *testing.T) {
 	done, _ := z.issue(k)
 	require.Less(t, len(done.Roots), len(signing.Roots))
 	require.Error(t, verify(done.Roots, old, z.now.Add(-time.Minute)))
+}
+
+// In a zone of several servers the next root signs once the proxies of all have it: not while
+// one of them has not, a server does not answer, or one of them does not remember yet who has
+// a certificate.
+func TestAReplacementWaitsForTheProxiesOfAllServers(t *testing.T) {
+	z := newZone(t)
+	z.mesh("one", "builtin", "1h")
+	var waiting Waiting
+	var since time.Time
+	complete := true
+	z.elsewhere = func(_ context.Context, mesh resource.MeshName, stamp string) (Waiting, time.Time, bool) {
+		require.Equal(t, resource.MeshName("default"), mesh)
+		require.NotEmpty(t, stamp)
+		return waiting, since, complete
+	}
+	k := z.keeper()
+	before, _ := z.issue(k)
+	z.mesh("two", "builtin", "1h")
+	k.review(t.Context(), z)
+	published, _ := z.issue(k)
+	z.trusted = published.Stamp
+	signsByTheLast := func(why string) {
+		t.Helper()
+		k.review(t.Context(), z)
+		_, leaf := z.issue(k)
+		require.NoError(t, verify(before.Roots, leaf, z.now), why)
+	}
+	waiting = Waiting{Connected: 1}
+	signsByTheLast("a proxy of another server has yet to acknowledge it")
+	require.Equal(t, waiting, k.Status()[0].Waiting)
+	waiting, complete = Waiting{}, false
+	signsByTheLast("a server does not answer")
+	complete, since = true, z.now.Add(time.Second)
+	signsByTheLast("another server has started since, and does not remember whom it gave certificates")
+	since = time.Time{}
+	k.review(t.Context(), z)
+	_, leaf := z.issue(k)
+	require.Error(t, verify(before.Roots, leaf, z.now), "the next one signs")
 }
 
 // A zone that has just started does not know whom it gave certificates before, so that a
