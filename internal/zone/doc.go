@@ -10,5 +10,8 @@
 // the global can be reached (§7.6), and that an answer reflects every
 // change that the zone had applied when the question came.
 //
+// A zone may have several servers (package cluster): the store of what the zone owns is the
+// same on all, each has its own replica, and questions about proxies are answered from all.
+//
 // It refuses writes of what the global owns, and says where to make them.
 package zone

@@ -10,6 +10,11 @@
 //   - What a proxy registered outlives its stream, and a restart of the zone, by
 //     the grace period and no longer. A proxy never removes or overwrites what an
 //     operator applied.
+//   - In a zone of several servers a registration is at one of them, where its proxy came
+//     last; that server removes it, or one that looks after those of an absent server. It
+//     moves with its proxy, and is never removed because of that.
+//   - A server that is cut off from the others of its zone sends proxies to these, takes
+//     none, and removes nothing.
 //   - A proxy that drains is labelled so at once, and keeps its registration, its
 //     configuration and its streams until it leaves.
 //   - A zone that drains registers nothing, withdraws what is registered from others,
@@ -22,7 +27,7 @@
 //     that time.
 //   - A stream ends, with the reason, within a second of its token being revoked
 //     or expiring, of its dataplane being deleted, or of a newer connection of
-//     the same dataplane.
+//     the same dataplane, also to another server.
 //
 // Non-goals: deciding what is effective, which is internal/policy's; trusting what
 // a proxy says beyond its token.
