@@ -296,7 +296,7 @@ func TestServersThatCannotJoin(t *testing.T) {
 	good := first.serverBundle()
 
 	// Of the wrong kind.
-	refused(server("two", zoneBundle), 2, "the join bundle is of the wrong kind: it is a zone's, for meridian-zone")
+	refused(server("two", zoneBundle), 2, "the join bundle is of the wrong kind: it is a zone's, for --join-bundle of meridian-zone")
 	zone := newProcess(t, "meridian-zone", "east", "--name", "east", "--join-bundle", good, "--grpc-addr", anyPort, "--http-addr", anyPort)
 	zone.start()
 	require.Equal(t, 2, zone.wait())
