@@ -85,7 +85,7 @@ func newTestFleet(t *testing.T, names ...string) *testFleet {
 func (f *testFleet) server(name string) *testServer {
 	s := &testServer{name: name, store: store.New(store.DefaultOptions()), listen: bufconn.Listen(64 << 10)}
 	s.sync = zonesync.NewServer(zonesync.ServerConfig{
-		Name: name, Store: s.store, Synced: zonesync.SyncedKinds,
+		Name: name, Address: name + ":1", Store: s.store, Synced: zonesync.SyncedKinds,
 		Authorize:   func(context.Context, string, resource.ZoneName) error { return nil },
 		Reauthorize: func(resource.Kind) bool { return false },
 		Logger:      slog.New(slog.DiscardHandler),
@@ -288,6 +288,46 @@ func TestZonesThroughEveryServer(t *testing.T) {
 		}
 		east.stop()
 		west.stop()
+	})
+}
+
+// TestServersSpreadTheirZones: servers that look at each other send zones to where there
+// are fewer, and know them there.
+func TestServersSpreadTheirZones(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, "a", "b")
+		a, b := f.servers["a"], f.servers["b"]
+		b.kill()
+		var zones []*fleetZone
+		for i := range 6 {
+			zones = append(zones, f.zone(resource.ZoneName(fmt.Sprintf("z-%d", i)), "a", "b"))
+		}
+		rev := f.write("one")
+		for _, z := range zones {
+			f.reaches(z, rev)
+		}
+		b.mu.Lock()
+		b.down = false
+		b.mu.Unlock()
+		ctx, cancel := context.WithCancel(t.Context())
+		var looking sync.WaitGroup
+		for _, s := range f.servers {
+			looking.Go(func() { require.NoError(t, s.fleet.Run(ctx)) })
+		}
+		<-time.After(3 * time.Minute)
+		cancel()
+		looking.Wait()
+		synctest.Wait()
+		require.EqualValues(t, 2, a.sync.Moved())
+		at := map[string]int{}
+		for _, server := range a.fleet.Status(t.Context()).servers {
+			at[server]++
+		}
+		require.Equal(t, map[string]int{"a": 4, "b": 2}, at)
+		rev = f.write("two")
+		for _, z := range zones {
+			f.reaches(z, rev)
+		}
 	})
 }
 
