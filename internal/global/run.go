@@ -228,6 +228,13 @@ func owns(d *resource.Descriptor) error {
 func (g *global) registerMetrics() {
 	g.Gauge("meridian_revision", "The newest revision applied.", func() float64 { return float64(g.Store.Revision()) })
 	g.Gauge("meridian_resources", "Resources stored.", func() float64 { return float64(g.Store.View().Len()) })
+	usage := func(of func(zonesync.Usage) float64) func() float64 {
+		return func() float64 { return of(g.sync.Usage()) }
+	}
+	g.Gauge("meridian_zone_streams", "Open streams of zones on this server.", usage(func(u zonesync.Usage) float64 { return float64(u.Streams) }))
+	g.Gauge("meridian_feed_bytes", "Changes kept for zones to resume from, in bytes.", usage(func(u zonesync.Usage) float64 { return float64(u.FeedBytes) }))
+	g.Gauge("meridian_feed_limit_bytes", "The bound of meridian_feed_bytes.", usage(func(u zonesync.Usage) float64 { return float64(u.FeedLimit) }))
+	g.Gauge("meridian_unacknowledged_bytes", "What zones were sent and have not acknowledged, in bytes.", usage(func(u zonesync.Usage) float64 { return float64(u.UnacknowledgedBytes) }))
 	g.Counter("meridian_zones_moved_total", "Zones that this server sent to servers with fewer of them.", func() float64 { return float64(g.sync.Moved()) })
 	g.Metrics.MustRegister(newZoneCollector(g.zonesHere), newRolloutCollector(g.Store.View))
 	g.RegisterMetrics()

@@ -1,6 +1,7 @@
 package zonesync
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -185,7 +186,7 @@ func TestWhoIsMoved(t *testing.T) {
 			require.Equal(t, test.moved, s.Balance(reports, !test.silent, now))
 			ended := 0
 			for _, c := range streams {
-				if fence, ok := c.err.(*fenceError); ok {
+				if fence := (*fenceError)(nil); errors.As(c.err, &fence) {
 					require.Equal(t, syncv1.FenceReason_FENCE_REASON_MOVED, fence.reason)
 					require.Equal(t, serverB, fence.address)
 					ended++

@@ -142,7 +142,9 @@ func TestNothingWaitsToSend(t *testing.T) {
 		require.NoError(t, err)
 		return f
 	}
-	for next() != nil {
+	require.NotNil(t, next().GetWelcome())
+	for f := next(); f != nil; f = next() {
+		require.Nil(t, f.GetBatch())
 	}
 	p.pacing.coalesceBytes = 1 // one batch at a time
 	const changes = 20
