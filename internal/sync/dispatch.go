@@ -202,7 +202,7 @@ func (t dueTimes) Swap(i, j int) {
 
 // Push implements heap.Interface.
 func (t *dueTimes) Push(x any) {
-	c := x.(*conn) //nolint:errcheck // nothing else is pushed
+	c := x.(*conn)
 	*t = append(*t, c)
 	c.due.index = len(*t)
 }
