@@ -10,7 +10,8 @@
 // Guarantees. The result depends on the set of resources only: not on their
 // order, nor on map order, clock or locale (§2.3). Nothing is ever
 // written to an input. A Matcher is safe for concurrent use; the cost of an
-// update grows with what the change can touch, not with what exists.
+// update grows with what the change can touch, not with what exists. A policy that
+// concerns no dataplane takes a place in an index, and is compiled when one needs it.
 //
 // Non-goals: the source of resources. The package imports neither the store nor
 // any transport, and reads through the small View below.

@@ -18,8 +18,9 @@ var formats = []resource.Format{
 }
 
 // requireRoundTrip checks that a resource survives every format with identity,
-// envelope, canonical spec and hash unchanged.
+// envelope, canonical spec and hash unchanged, and its spec being stored.
 func requireRoundTrip(t require.TestingT, r *resource.Resource) {
+	require.Equal(t, r.Spec(), r.Store(r.Meta()).Spec(), "as it is decoded once more")
 	for _, format := range formats {
 		var b bytes.Buffer
 		require.NoError(t, resource.Encode(&b, format, r))

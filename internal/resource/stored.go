@@ -4,6 +4,8 @@ import (
 	"hash/maphash"
 	"sync/atomic"
 	"unique"
+
+	"meridian/internal/doctree"
 )
 
 // Unreadable is the spec of a resource whose stored bytes this release cannot
@@ -41,14 +43,21 @@ func Stored(meta Meta, canonical []byte) *Resource {
 // Store returns a copy of the resource with another envelope, as Stored makes it.
 func (r *Resource) Store(meta Meta) *Resource {
 	stored := r.WithMeta(meta)
-	if _, unreadable := r.spec.(*Unreadable); !unreadable && stored.mayForget() {
-		stored.spec = undecoded{}
+	switch r.spec.(type) {
+	case *Unreadable, undecoded:
+	default:
+		if stored.mayForget() {
+			stored.spec = undecoded{valid: true}
+		}
 	}
 	return stored
 }
 
 // undecoded is in place of a spec that is decoded when it is asked for.
-type undecoded struct{}
+type undecoded struct {
+	// valid: this release has decoded and validated it before.
+	valid bool
+}
 
 // Validate implements Spec. It is never called: Resource.Spec returns no undecoded.
 func (undecoded) Validate(Path, *Report) {}
@@ -63,11 +72,30 @@ func (r *Resource) mayForget() bool {
 }
 
 func (r *Resource) decode() Spec {
+	if u, ok := r.spec.(undecoded); ok && u.valid {
+		if spec := r.decodeValid(); spec != nil {
+			return spec
+		}
+	}
 	built, _, err := Build(r.meta, r.canonical)
 	if err != nil {
 		return &Unreadable{Err: err}
 	}
 	return built.spec
+}
+
+// decodeValid decodes a spec that was validated, nil where that fails all the same.
+func (r *Resource) decodeValid() Spec {
+	d, ok := Describe(r.meta.Kind)
+	values, _, err := doctree.ParseJSON(r.canonical)
+	if !ok || err != nil || len(values) != 1 {
+		return nil
+	}
+	spec, dec := d.New(), &decoder{}
+	if dec.into(spec, values[0], Root); dec.report.Failed() {
+		return nil
+	}
+	return spec
 }
 
 // SharedKey returns an equal key that shares its kind and mesh with all others that it

@@ -65,7 +65,7 @@ func TestLargeSpecsAreKept(t *testing.T) {
 // others has so many specs decoded that none is remembered from before.
 func others(t *testing.T) (all []*resource.Resource) {
 	t.Helper()
-	for range 20_000 {
+	for range 5_000 {
 		r := resource.Stored(resource.Meta{Key: timeoutKey("o")}, []byte(timeoutSpec))
 		require.IsType(t, &resource.Timeout{}, r.Spec())
 		all = append(all, r)

@@ -19,6 +19,9 @@ const (
 	percentLarge = 25
 	// percentMost is the most that a busy server with a large heap has.
 	percentMost = 150
+	// percentHuge is that of a busy server with more than maxHeap alive, which cannot be
+	// bounded by it: to collect a large heap more often takes more time than it is worth.
+	percentHuge = 50
 	// percentStep is by how much the value changes at least: setting it stops the world.
 	percentStep = 5
 	// largeHeap is a large heap, in live bytes.
@@ -82,6 +85,8 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 	switch {
 	case large && idle:
 		percent = percentLarge
+	case live >= maxHeap:
+		percent = percentHuge
 	case large:
 		garbage := maxHeap - min(live, maxHeap)
 		percent = min(max(int(garbage*100/live)/percentStep*percentStep, percentLarge), percentMost) //nolint:gosec // at most 300

@@ -42,8 +42,10 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 		require.LessOrEqual(t, live+live*uint64(p.percent)/100, uint64(maxHeap)) //nolint:gosec // not negative
 		require.Greater(t, p.percent, percentLarge)
 	}
-	seconds(10, 1<<30, 1)
+	seconds(10, 500<<20, 1)
 	require.Equal(t, []int{percentLarge}, set, "what is alive may take so much more")
+	seconds(10, 1<<30, 1)
+	require.Equal(t, []int{percentHuge}, set, "what cannot be bounded is not collected all the time")
 	seconds(10, 300<<20, 1)
 	require.Equal(t, []int{70}, set)
 	seconds(10, 300<<20, 0)

@@ -3,6 +3,7 @@ package specificity
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"meridian/internal/policy"
@@ -36,7 +37,9 @@ type compiled struct {
 	// Sources and destinations of connection policies; selectors of dataplane
 	// policies are sources: they select the dataplane itself.
 	sources, destinations side
-	conf                  policy.Tree
+	// conf is made when the policy first takes effect somewhere: to file a policy takes
+	// its selectors alone.
+	conf func() policy.Tree
 }
 
 // Compile implements policy.Engine. Every combination of a source and a
@@ -45,12 +48,14 @@ type compiled struct {
 func (Engine) Compile(_ policy.View, r *resource.Resource) *policy.Policy {
 	c := newCompiled(r)
 	written := r.Spec()
-	if spec, ok := written.(resource.ConfSpec); ok {
-		c.conf = spec.ConfTree()
-	}
-	if c.conf == nil {
-		c.conf = policy.Tree{}
-	}
+	c.conf = sync.OnceValue(func() policy.Tree {
+		if spec, ok := r.Spec().(resource.ConfSpec); ok {
+			if conf := spec.ConfTree(); conf != nil {
+				return conf
+			}
+		}
+		return policy.Tree{}
+	})
 	p := &policy.Policy{Resource: r, Data: c}
 	switch written.(type) {
 	case resource.DataplaneSpec:
@@ -171,7 +176,7 @@ func (c *compiled) rankOn(q *policy.Query) (rank, bool) {
 
 // step turns a bid into a step, which keeps precedence.
 func (b *bid) step(precedence *bid, op policy.Op) policy.Step {
-	s := policy.Step{Op: op, Conf: b.conf, Origin: b.key, Precedence: precedence}
+	s := policy.Step{Op: op, Conf: b.conf(), Origin: b.key, Precedence: precedence}
 	if b.source != nil {
 		s.Match = b.source.match
 	}
