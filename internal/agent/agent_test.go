@@ -641,7 +641,7 @@ func TestAnInterruptedReplacement(t *testing.T) {
 	}
 }
 
-// A stream of an application that begins while the zone is away waits for it, and goes on
+// A stream of an application that begins while the zone is away waits for it, and continues
 // once the zone is back: the application has nothing to try again.
 func TestAStreamWaitsForTheZone(t *testing.T) {
 	z, log := startZone(t), &syncBuffer{}
