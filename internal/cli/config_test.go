@@ -152,6 +152,15 @@ func TestParseAddresses(t *testing.T) {
 	}
 }
 
+// Agents call a zone: without a port, its own.
+func TestParseZoneAddresses(t *testing.T) {
+	got, err := client.ParseZoneAddresses("--zone-address", "east, west:7")
+	require.NoError(t, err)
+	require.Equal(t, []string{"east:5678", "west:7"}, got)
+	_, err = client.ParseZoneAddresses("--zone-address", "east:grpc")
+	require.EqualError(t, err, `--zone-address "east:grpc": write HOST:PORT, with a port between 1 and 65535`)
+}
+
 func TestShellsAreOfferedTheValuesOfFlags(t *testing.T) {
 	h := newHarness(t)
 	require.Contains(t, h.ok("__complete", "get", "meshes", "-o", ""), "table\nwide\njson\nyaml\nname\n")

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -51,12 +50,11 @@ listens on the addresses of the dataplane's inbounds and outbounds. It is starte
 again when it ends. Others send it requests while it is ready.
 
 The socket that the application connects to is for this user only. The dataplane
-token (--token-file, or MERIDIAN_TOKEN_FILE) is read for every connection, so it
-can be replaced at any time. On SIGTERM other proxies are told at once to send the
-dataplane no more requests; what the application has open continues until it has
-closed its connections to the socket, or for the drain time, and then the
-registration ends. A second signal ends the
-drain time.`,
+token (--token-file, or MERIDIAN_TOKEN_FILE) and the CA (--ca-file) are read for
+every connection, so they can be replaced at any time. On SIGTERM other proxies are
+told at once to send the dataplane no more requests; what the application has open
+continues until it has closed its connections to the socket, or for the drain time,
+and then the registration ends. A second signal ends the drain time.`,
 		Example: `  meridian proxy run -f dataplane.yaml --token-file dp.token \
     --zone-address zone.example:5678 --ca-file ca.pem --grpc-bootstrap xds.json
   meridian proxy run -f dataplane.yaml --token-file dp.token \
@@ -129,19 +127,15 @@ func (a *app) proxyConfig(files *sources, mesh *meshFlag, addresses, ca string) 
 	if addresses == "" {
 		return config, exit.Usagef("--zone-address is required: HOST:PORT of the zone")
 	}
-	if config.Addresses, err = client.ParseAddresses(addresses); err != nil {
-		return config, exit.Usagef("--zone-address: %w", err)
+	if config.Addresses, err = client.ParseZoneAddresses("--zone-address", addresses); err != nil {
+		return config, err
 	}
-	var pem []byte
-	if ca != "" {
-		if pem, err = os.ReadFile(ca); err != nil {
-			return config, exit.Usagef("--ca-file: %w", err)
-		}
-		if len(pem) == 0 {
-			return config, exit.Usagef("--ca-file %s: the file is empty", ca)
-		}
+	if ca == "" {
+		config.Transport, err = pki.ClientTransport(pki.ClientTLSConfig{})
+	} else {
+		config.Transport, err = pki.FileTransport(ca)
 	}
-	if config.Transport, err = pki.ClientTransport(pki.ClientTLSConfig{CAPEM: pem, Source: ca}); err != nil {
+	if err != nil {
 		return config, exit.Usagef("--ca-file: %w", err)
 	}
 	return config, nil

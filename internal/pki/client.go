@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -110,6 +111,33 @@ func FollowingTransport(config func() ClientTLSConfig) (credentials.TransportCre
 		return nil, err
 	}
 	return &followingTransport{TransportCredentials: first, config: config}, nil
+}
+
+// FileTransport is ClientTransport for the authorities in a file. It is read at every
+// handshake, as they may have been replaced; while there is none that can be used, those
+// that were there last count.
+func FileTransport(path string) (credentials.TransportCredentials, error) {
+	text, err := ReadFile(path, maxPEMBytes)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) == 0 { // it would stand for the system's authorities
+		return nil, fmt.Errorf("%s: the file is empty", path)
+	}
+	var mu sync.Mutex
+	last := ClientTLSConfig{CAPEM: text, Source: path}
+	return FollowingTransport(func() ClientTLSConfig {
+		mu.Lock()
+		defer mu.Unlock()
+		if text, err := ReadFile(path, maxPEMBytes); err == nil && len(text) > 0 {
+			next := last
+			next.CAPEM = text
+			if _, err := ClientTLS(next); err == nil {
+				last = next
+			}
+		}
+		return last
+	})
 }
 
 // followingTransport is a clientTransport that is made anew for every handshake.

@@ -29,8 +29,10 @@ const (
 	// TokenFileVariable names the environment variable for a file with a token.
 	TokenFileVariable = "MERIDIAN_TOKEN_FILE"
 	// defaultPort is that of a global's API.
-	defaultPort    = "5685"
-	defaultTimeout = 30 * time.Second
+	defaultPort = "5685"
+	// defaultZonePort is that of a zone.
+	defaultZonePort = "5678"
+	defaultTimeout  = 30 * time.Second
 )
 
 // Flags choose the control plane and how to reach it.
@@ -281,24 +283,33 @@ func notConfigured() error {
 // ParseAddresses reads a comma-separated list of addresses. A scheme of https
 // and a missing port are tolerated.
 func ParseAddresses(list string) ([]string, error) {
+	return parseAddresses("--address", list, defaultPort)
+}
+
+// ParseZoneAddresses is ParseAddresses for those of a zone, which a flag has.
+func ParseZoneAddresses(flag, list string) ([]string, error) {
+	return parseAddresses(flag, list, defaultZonePort)
+}
+
+func parseAddresses(flag, list, missing string) ([]string, error) {
 	var addresses []string
 	for entry := range strings.SplitSeq(list, ",") {
 		address := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(entry), "https://"), "/")
 		switch {
 		case address == "":
-			return nil, exit.Usagef("--address %q: write HOST:PORT, several separated by commas", list)
+			return nil, exit.Usagef("%s %q: write HOST:PORT, several separated by commas", flag, list)
 		case strings.Contains(address, "://") || strings.Contains(address, "/"):
-			return nil, exit.Usagef("--address %q: write HOST:PORT; the API speaks gRPC over TLS, no other scheme and no path", address)
+			return nil, exit.Usagef("%s %q: write HOST:PORT; the API speaks gRPC over TLS, no other scheme and no path", flag, address)
 		}
 		host, port, err := net.SplitHostPort(address)
 		if err != nil {
-			host, port = strings.Trim(address, "[]"), defaultPort
+			host, port = strings.Trim(address, "[]"), missing
 			if strings.Contains(host, ":") && net.ParseIP(host) == nil {
-				return nil, exit.Usagef("--address %q: write HOST:PORT", address)
+				return nil, exit.Usagef("%s %q: write HOST:PORT", flag, address)
 			}
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); host == "" || err != nil || n == 0 {
-			return nil, exit.Usagef("--address %q: write HOST:PORT, with a port between 1 and 65535", address)
+			return nil, exit.Usagef("%s %q: write HOST:PORT, with a port between 1 and 65535", flag, address)
 		}
 		addresses = append(addresses, net.JoinHostPort(host, port))
 	}
