@@ -34,6 +34,8 @@ const (
 	firstRestart, maxRestart, steady = 200 * time.Millisecond, 10 * time.Second, time.Minute
 	// asking is how often an Envoy is asked whether it is ready, or idle.
 	asking = 100 * time.Millisecond
+	// askingRefused is how often one that refuses an inbound is.
+	askingRefused = time.Second
 	// settling is for how long an Envoy has to be idle before it is stopped: callers that
 	// have not heard yet that it drains may send more.
 	settling = time.Second
@@ -348,20 +350,43 @@ func (s *supervisor) once(ctx context.Context) error {
 	}
 }
 
-// watch says that others may send requests once Envoy is ready.
+// watch says that others may send requests once Envoy is ready, and takes them: one that
+// refuses a listener of an inbound calls itself ready, and has none there.
 func (s *supervisor) watch(ctx context.Context) {
+	pause, was := asking, ""
 	for {
 		if body, err := s.ask(ctx, http.MethodGet, "/ready"); err == nil && strings.TrimSpace(string(body)) == "LIVE" {
-			s.agent.cfg.Log.Info("Envoy is ready")
-			s.agent.available.set(true)
-			return
+			refused, err := s.refused(ctx)
+			if err == nil && refused == "" {
+				s.agent.cfg.Log.Info("Envoy is ready")
+				s.agent.available.set(true)
+				return
+			}
+			pause = askingRefused
+			if err == nil && refused != was {
+				s.agent.cfg.Log.Error("Envoy refuses an inbound: others send this dataplane no requests until it takes it; where the cause was on this host, restart the agent once it is gone", "refused", refused)
+				was = refused
+			}
 		}
 		select {
-		case <-time.After(asking):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// refused returns which inbounds Envoy has no listener for as it refuses them, with its
+// reasons; empty for none. A change that it refuses leaves the listener as it was.
+func (s *supervisor) refused(ctx context.Context) (string, error) {
+	listeners, err := s.dump(ctx, listenersQuery)
+	var all []string
+	for _, l := range listeners {
+		if strings.HasPrefix(l.Name, xds.EnvoyInbound) && l.ActiveState.VersionInfo == "" && l.ErrorState.Details != "" {
+			all = append(all, l.Name+": "+clean(strings.TrimSpace(l.ErrorState.Details)))
+		}
+	}
+	return strings.Join(all, "; "), err
 }
 
 // ask asks Envoy's administration interface.

@@ -178,6 +178,40 @@ func TestAnEnvoyIsSupervised(t *testing.T) {
 	z.await(t, func() bool { return z.left && z.drains > drains })
 }
 
+// An Envoy that refuses the listener of an inbound calls itself ready, and takes no requests
+// there: others send it some once it has one, also where it refuses a change of it.
+func TestAnEnvoyThatRefusesAnInboundIsNotReady(t *testing.T) {
+	const refused = `{"name":"in_8080","error_state":{"details":"cannot bind: Address already in use\n"}}`
+	s := admin(t)
+	var said strings.Builder
+	s.agent.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+	dumps := make(chan string)
+	answers(t, s, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ready" {
+			_, _ = io.WriteString(w, "LIVE\n")
+			return
+		}
+		_, _ = io.WriteString(w, `{"configs":[`+<-dumps+`]}`)
+	}))
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		s.watch(t.Context())
+	}()
+	for range 2 {
+		dumps <- `{"name":"out_backend_1","active_state":{"version_info":"1"}},` + refused
+	}
+	up, _ := s.agent.available.get()
+	require.False(t, up)
+	dumps <- `{"name":"out_backend_1","error_state":{"details":"refused"}},
+		{"name":"in_8080","active_state":{"version_info":"1"},"error_state":{"details":"refused"}}`
+	<-watched
+	up, _ = s.agent.available.get()
+	require.True(t, up)
+	require.Equal(t, 1, strings.Count(said.String(), "Envoy refuses an inbound"))
+	require.Contains(t, said.String(), "in_8080: cannot bind: Address already in use")
+}
+
 // What is under way is requests where there are some, and connections elsewhere.
 func TestWhatIsUnderWay(t *testing.T) {
 	for body, want := range map[string]int{

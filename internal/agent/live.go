@@ -70,6 +70,9 @@ type dumpedState struct {
 	VersionInfo string `json:"version_info"`
 }
 
+// listenersQuery asks Envoy for its listeners.
+const listenersQuery = "resource=dynamic_listeners&mask=name,active_state.version_info,warming_state.version_info,error_state.details"
+
 // parts are what Envoy is asked for, and what each entry of it says.
 var parts = []struct {
 	query string
@@ -82,7 +85,7 @@ var parts = []struct {
 		return &meridianv1.LiveResource{Type: "CDS", Name: d.Cluster.Name, Warming: d.VersionInfo}
 	}},
 	{"include_eds&resource=dynamic_endpoint_configs", endpointsOf},
-	{"resource=dynamic_listeners&mask=name,active_state.version_info,warming_state.version_info,error_state.details", func(d *dumped) *meridianv1.LiveResource {
+	{listenersQuery, func(d *dumped) *meridianv1.LiveResource {
 		return &meridianv1.LiveResource{Type: "LDS", Name: d.Name, Version: d.ActiveState.VersionInfo, Warming: d.WarmingState.VersionInfo, Failed: d.ErrorState.Details}
 	}},
 	{"resource=dynamic_route_configs&mask=version_info,route_config.name", func(d *dumped) *meridianv1.LiveResource {

@@ -168,6 +168,9 @@ const (
 // denied; the name of the permission follows, and a closing bracket.
 const DeniedDetails = "rbac_access_denied_matched_policy["
 
+// EnvoyInbound begins the names of an Envoy's listeners for inbounds.
+const EnvoyInbound = "in_"
+
 // Where an Envoy reads its dataplane's certificate with its key, and what it trusts: a
 // response of secret discovery with one secret of that name each, in files relative to
 // the directory in which it runs. They are replaced at once, by another directory in the

@@ -115,7 +115,7 @@ func listenersOf(spec *resource.Dataplane) listeners {
 		default:
 			taken[at] = string(world.ProtocolOf(in.Tags)) + " " + fmt.Sprint(application(in))
 			port := strconv.FormatUint(uint64(in.Port), 10)
-			made := inbound{at, in, "in_" + port, "local_" + port}
+			made := inbound{at, in, xds.EnvoyInbound + port, "local_" + port}
 			if at.address != spec.Networking.Address {
 				made.name += "_" + world.Hash(at.address)
 			}
