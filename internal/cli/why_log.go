@@ -67,6 +67,10 @@ type auditLine struct {
 // grpcDenied finds the policy in the error of a gRPC client.
 var grpcDenied = regexp.MustCompile(`incoming RPC (?:matched a deny policy "((?:[^"\\]|\\.)*)"|did not match an allow policy)`)
 
+// httpDenied finds the policy in what an Envoy answers the client of a request that it
+// denied.
+var httpDenied = regexp.MustCompile(`^(?:.*\s)?RBAC: access denied: ` + regexp.QuoteMeta(xds.DeniedDetails) + `([^]]*)\]`)
+
 // jsonNames are what messages call the types of an envoyLine.
 var jsonNames = map[reflect.Kind]string{reflect.String: "text", reflect.Uint32: "a number from 0 to 4294967295", reflect.Struct: "an object"}
 
@@ -84,8 +88,13 @@ func readDenial(text string) (denial, error) {
 		d.ofKind(" ")
 		return d, nil
 	}
+	if m := httpDenied.FindStringSubmatch(text); m != nil && i < 0 {
+		d := denial{By: m[1]}
+		d.ofKind("_") // Envoy writes no spaces there
+		return d, nil
+	}
 	if i < 0 {
-		return denial{}, errors.New("it is neither a JSON object, as Envoy and gRPC servers log a denial, nor the error of a gRPC client that was denied (`incoming RPC matched a deny policy …`)")
+		return denial{}, errors.New("it is neither a JSON object, as Envoy and gRPC servers log a denial, nor what a client was told that was denied (`incoming RPC matched a deny policy …` by a gRPC server, `RBAC: access denied: " + xds.DeniedDetails + "…]` by Envoy)")
 	}
 	var line envoyLine
 	if err := json.NewDecoder(strings.NewReader(text[i:])).Decode(&line); err != nil {
@@ -321,6 +330,6 @@ func atPort(document []byte, port uint32) ([]byte, error) {
 // bindLog adds --log to why.
 func bindLog(cmd *cobra.Command) *logFlag {
 	f := &logFlag{}
-	cmd.Flags().StringVar(&f.line, "log", "", "explain a denial: a line of Envoy's or a gRPC server's log, or a gRPC client's error; - reads it")
+	cmd.Flags().StringVar(&f.line, "log", "", "explain a denial: a line of Envoy's or a gRPC server's log, or what the client was told; - reads it")
 	return f
 }

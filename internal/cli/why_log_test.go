@@ -41,6 +41,7 @@ const (
 	envoyDenied = `Nov 23 10:00:00 web envoy[3]: {"mesh":"m","dataplane":"backend-1","port":80,"listener":"in_80","caller":"spiffe://default.m/dp/web-1/_/kuma.io_2Fservice/web","method":"GET","details":"rbac_access_denied_matched_policy[MeshTrafficPermission_no-web]"}`
 	tcpDenied   = `{"mesh":"m","dataplane":"backend-1","port":80,"caller":"spiffe://default.m/dp/web-1/_/kuma.io_2Fservice/admin/_/kuma.io_2Fservice/web","termination":"rbac_access_denied_matched_policy[MeshTrafficPermission_no-web]"}`
 	grpcAudit   = `{"grpc_audit_log":{"authorized":false,"matched_rule":"MeshTrafficPermission no-web","policy_name":"","principal":"spiffe://default.m/dp/web-1/_/kuma.io_2Fservice/web","rpc_method":"/a.S/M","timestamp":"2026-05-04T09:00:00Z"}}`
+	httpAnswer  = `403 Forbidden RBAC: access denied: rbac_access_denied_matched_policy[MeshTrafficPermission_no-web]`
 	grpcError   = `rpc error: code = PermissionDenied desc = incoming RPC matched a deny policy "MeshTrafficPermission no-web"`
 )
 
@@ -57,6 +58,9 @@ func TestWhyExplainsADenial(t *testing.T) {
 	require.Contains(t, page, "web-1 (kuma.io/service=admin,kuma.io/zone=default; kuma.io/service=web,kuma.io/zone=default) called")
 	require.Contains(t, page, "1  kuma.io/service=web  no-web")
 	page = h.ok("why", "backend-1", "--log", grpcError, "--from", "kuma.io/service=web", "-m", "m", "-f", file)
+	require.Contains(t, page, "kuma.io/service=web called backend-1, and was denied by MeshTrafficPermission no-web.\n")
+	require.Contains(t, page, because)
+	page = h.ok("why", "backend-1", "--log", httpAnswer, "--from", "kuma.io/service=web", "-m", "m", "-f", file)
 	require.Contains(t, page, "kuma.io/service=web called backend-1, and was denied by MeshTrafficPermission no-web.\n")
 	require.Contains(t, page, because)
 	page = h.ok("why", "backend-1", "--log", grpcAudit, "-f", file)
@@ -115,6 +119,8 @@ func TestWhatIsNoDenialIsRefused(t *testing.T) {
 		{[]string{"--log", `{"mesh":"m","dataplane":"backend-1","caller":"spiffe://x","details":"rbac_access_denied_matched_policy[none]"}`}, "is not the name of a dataplane"},
 		{[]string{"--log", strings.Replace(envoyDenied, `"mesh":"m"`, `"mesh":"n"`, 1)}, "is of mesh m"},
 		{[]string{"--log", grpcError}, "does not say who was called"},
+		{[]string{"--log", httpAnswer}, "does not say who was called"},
+		{[]string{"backend-1", "--log", httpAnswer}, "does not say who called"},
 		{[]string{"backend-1", "--log", grpcError}, "does not say who called"},
 		{[]string{"backend-2", "--log", envoyDenied}, "about the dataplane backend-1, not backend-2"},
 		{[]string{"--log", envoyDenied, "--from", "a=b"}, "the line says who called"},
