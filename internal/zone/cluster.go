@@ -26,13 +26,13 @@ import (
 
 // openCluster makes the server one of several of the zone.
 func (z *zone) openCluster(servers cluster.Config) {
-	z.fellows = newFellows(z)
+	z.others = newOtherServers(z)
 	z.cluster = cluster.New(z.Base, servers, cluster.Hooks{
 		Bootstrap:    z.bootstrap,
-		PeerServices: func(r grpc.ServiceRegistrar) { peerv1.RegisterProxyServiceServer(r, z.fellows) },
+		PeerServices: func(r grpc.ServiceRegistrar) { peerv1.RegisterProxyServiceServer(r, z.others) },
 		Suspend:      func(string) { z.dataplanes.Suspend(true) },
 		Resume:       func() { z.dataplanes.Suspend(false) },
-		Unreachable:  z.fellows.unreachable,
+		Unreachable:  z.others.unreachable,
 		Differing:    func() int { return 0 },
 		Authorities: func(ctx context.Context, p cluster.Peer) (*peerv1.AuthoritiesResponse, error) {
 			return peerv1.NewProxyServiceClient(p.Conn).Authorities(ctx, &peerv1.AuthoritiesRequest{})
@@ -89,7 +89,7 @@ func (z *zone) serveCluster(ctx context.Context, parts *errgroup.Group) {
 		return
 	}
 	z.cluster.ServeStarted(ctx, parts)
-	parts.Go(func() error { return z.fellows.run(ctx) })
+	parts.Go(func() error { return z.others.run(ctx) })
 }
 
 // auditSources returns this server. The other servers of the zone have logs of their own.
@@ -114,40 +114,40 @@ func (z *zone) serverOfSeveral() string {
 }
 
 // absent reports whether this server looks after what proxies registered at another one.
-func (z *zone) absent(server string) bool { return z.fellows != nil && z.fellows.absent(server) }
+func (z *zone) absent(server string) bool { return z.others != nil && z.others.absent(server) }
 
 // certified notes whether a proxy of this server has a certificate.
 func (z *zone) certified(dataplane resource.Key, has bool) {
 	z.resources.Certified(dataplane, has)
-	if z.fellows != nil {
-		z.fellows.certified(dataplane, has)
+	if z.others != nil {
+		z.others.certified(dataplane, has)
 	}
 }
 
 // identitiesElsewhere is identities.Config.Elsewhere; nil in a zone of one server.
 func (z *zone) identitiesElsewhere() func(context.Context, resource.MeshName, string) (identities.Waiting, time.Time, bool) {
-	if z.fellows == nil {
+	if z.others == nil {
 		return nil
 	}
-	return z.fellows.elsewhere
+	return z.others.elsewhere
 }
 
 // proxySource is what proxies are sent, which notes how they listen.
 func (z *zone) proxySource() xds.Source {
-	if z.fellows == nil {
+	if z.others == nil {
 		return z.resources
 	}
-	return notingSource{z.resources, z.fellows}
+	return notingSource{z.resources, z.others}
 }
 
 // notingSource tells the other servers how the proxies of this one listen.
 type notingSource struct {
 	xds.Source
-	fellows *fellows
+	others *otherServers
 }
 
 // Listening implements xds.Source.
 func (s notingSource) Listening(dataplane resource.Key, envoy, secure bool) {
 	s.Source.Listening(dataplane, envoy, secure)
-	s.fellows.listening(dataplane, envoy, secure)
+	s.others.listening(dataplane, envoy, secure)
 }

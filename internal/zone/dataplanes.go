@@ -80,8 +80,8 @@ func proxyState(s dataplane.State) *answer.ProxyState {
 // xDS has taken on is what its streams have accepted.
 func (s *inspectService) proxyState(key resource.Key) *answer.ProxyState {
 	at := s.proxies.State(key)
-	if !at.Connected && s.fellows != nil {
-		if r := s.fellows.report(key); r != nil { // at another server of the zone
+	if !at.Connected && s.others != nil {
+		if r := s.others.report(key); r != nil { // at another server of the zone
 			at.Connected, at.Acked, at.Lag, at.LastError = true, resource.Revision(r.GetAcked()), r.GetLag(), r.GetLastError()
 			return proxyState(at)
 		}

@@ -43,8 +43,8 @@ func (e elsewhere) notes() []string {
 }
 
 // askOthers puts a question to every other server at the same time.
-func askOthers[T any](ctx context.Context, f *fellows, ask func(context.Context, peerv1.ProxyServiceClient) (T, error)) (found []T, e elsewhere) {
-	peers := f.zone.cluster.Others()
+func askOthers[T any](ctx context.Context, o *otherServers, ask func(context.Context, peerv1.ProxyServiceClient) (T, error)) (found []T, e elsewhere) {
+	peers := o.zone.cluster.Others()
 	answers, errs := make([]T, len(peers)), make([]error, len(peers))
 	var asking sync.WaitGroup
 	for i, p := range peers {
@@ -61,7 +61,7 @@ func askOthers[T any](ctx context.Context, f *fellows, ask func(context.Context,
 		case errs[i] == nil:
 			found = append(found, answers[i])
 			e.servers++
-		case f.isLost(p.Name): // its proxies have gone to other servers
+		case o.isLost(p.Name): // its proxies have gone to other servers
 			e.servers++
 		default:
 			e.missing, e.unknown = append(e.missing, p.Name), true
@@ -72,15 +72,15 @@ func askOthers[T any](ctx context.Context, f *fellows, ask func(context.Context,
 
 // isLost reports whether a server has told nothing of its proxies for so long that those
 // have gone elsewhere.
-func (f *fellows) isLost(server string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	since, known := f.lost[server]
-	return known && f.zone.Now().Sub(since) >= absentAfter
+func (o *otherServers) isLost(server string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	since, known := o.lost[server]
+	return known && o.zone.Now().Sub(since) >= absentAfter
 }
 
 // partsOf asks the other servers for their parts of an answer.
-func (f *fellows) partsOf(ctx context.Context, req *meridianv1.InspectRequest, asked question.Question) elsewhere {
+func (o *otherServers) partsOf(ctx context.Context, req *meridianv1.InspectRequest, asked question.Question) elsewhere {
 	about := &peerv1.EnforcedRequest{Mesh: req.GetMesh()}
 	switch q := asked.(type) {
 	case question.Policy:
@@ -88,7 +88,7 @@ func (f *fellows) partsOf(ctx context.Context, req *meridianv1.InspectRequest, a
 	case question.Conditions:
 		about.Kind = string(q.Kind)
 	case question.Proxies:
-		lists, e := askOthers(ctx, f, func(ctx context.Context, c peerv1.ProxyServiceClient) (*answer.ProxiesAnswer, error) {
+		lists, e := askOthers(ctx, o, func(ctx context.Context, c peerv1.ProxyServiceClient) (*answer.ProxiesAnswer, error) {
 			response, err := c.Inspect(ctx, req)
 			if err != nil {
 				return nil, err
@@ -101,7 +101,7 @@ func (f *fellows) partsOf(ctx context.Context, req *meridianv1.InspectRequest, a
 	default:
 		return elsewhere{}
 	}
-	counts, e := askOthers(ctx, f, func(ctx context.Context, c peerv1.ProxyServiceClient) (*peerv1.EnforcedResponse, error) {
+	counts, e := askOthers(ctx, o, func(ctx context.Context, c peerv1.ProxyServiceClient) (*peerv1.EnforcedResponse, error) {
 		return c.Enforced(ctx, about)
 	})
 	for _, c := range counts {
@@ -150,7 +150,7 @@ func (e elsewhere) withProxies(document []byte) ([]byte, error) {
 
 // forward puts a question about one dataplane to the server that has its proxy; nil where
 // that is this one, or none, or does not answer.
-func (f *fellows) forward(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+func (o *otherServers) forward(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
 	name := ""
 	switch q := req.GetQuestion().(type) {
 	case *meridianv1.InspectRequest_Dataplane:
@@ -161,11 +161,11 @@ func (f *fellows) forward(ctx context.Context, req *meridianv1.InspectRequest) (
 		}
 	}
 	key := resource.Key{Kind: resource.KindDataplane, Mesh: resource.MeshName(req.GetMesh()), Name: name}
-	if name == "" || req.GetAt() != nil || f.zone.dataplanes.State(key).Connected {
+	if name == "" || req.GetAt() != nil || o.zone.dataplanes.State(key).Connected {
 		return nil, nil
 	}
-	server := f.serverOf(key)
-	for _, p := range f.zone.cluster.Others() {
+	server := o.serverOf(key)
+	for _, p := range o.zone.cluster.Others() {
 		if p.Name != server {
 			continue
 		}
@@ -182,10 +182,10 @@ func (f *fellows) forward(ctx context.Context, req *meridianv1.InspectRequest) (
 }
 
 // serverOf is the server that says that it has the proxy of a dataplane; empty for none.
-func (f *fellows) serverOf(key resource.Key) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for server, reports := range f.reports {
+func (o *otherServers) serverOf(key resource.Key) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for server, reports := range o.reports {
 		if reports[key] != nil {
 			return server
 		}
@@ -196,11 +196,11 @@ func (f *fellows) serverOf(key resource.Key) string {
 var errStarting = status.Error(codes.Unavailable, "the server is starting")
 
 // Inspect answers a question from the proxies of this server.
-func (f *fellows) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
-	if !f.assembled.Load() {
+func (o *otherServers) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+	if !o.assembled.Load() {
 		return nil, errStarting
 	}
-	response, err := f.zone.inspect.inspectHere(ctx, turns.Caller{Name: "another server of the zone", Known: true}, req, nil)
+	response, err := o.zone.inspect.inspectHere(ctx, turns.Caller{Name: "another server of the zone", Known: true}, req, nil)
 	if err != nil {
 		return nil, rpcerr.ToStatus(err).Err()
 	}
@@ -208,11 +208,11 @@ func (f *fellows) Inspect(ctx context.Context, req *meridianv1.InspectRequest) (
 }
 
 // Enforced counts the proxies of this server that obey policies.
-func (f *fellows) Enforced(_ context.Context, req *peerv1.EnforcedRequest) (*peerv1.EnforcedResponse, error) {
-	if !f.assembled.Load() {
+func (o *otherServers) Enforced(_ context.Context, req *peerv1.EnforcedRequest) (*peerv1.EnforcedResponse, error) {
+	if !o.assembled.Load() {
 		return nil, errStarting
 	}
-	s, mesh, kind := f.zone.inspect, resource.MeshName(req.GetMesh()), resource.Kind(req.GetKind())
+	s, mesh, kind := o.zone.inspect, resource.MeshName(req.GetMesh()), resource.Kind(req.GetKind())
 	if req.GetName() != "" {
 		key := resource.Key{Kind: kind, Mesh: mesh, Name: req.GetName()}
 		e, err := s.enforcement(key)

@@ -35,8 +35,8 @@ type inspectService struct {
 	maxBytes int
 	proxies  *dataplane.Service
 	xds      proxyStreams
-	// fellows are the other servers of the zone; nil in a zone of one.
-	fellows *fellows
+	// others are the other servers of the zone; nil in a zone of one.
+	others *otherServers
 	// resources are what proxies are to have, made of the matching and of world.
 	resources xds.Source
 	world     *world.World
@@ -68,13 +68,13 @@ func (s *inspectService) Inspect(ctx context.Context, req *meridianv1.InspectReq
 
 // inspect answers a question from the proxies of all servers of the zone.
 func (s *inspectService) inspect(ctx context.Context, who turns.Caller, req *meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
-	if s.fellows == nil {
+	if s.others == nil {
 		return s.inspectHere(ctx, who, req, nil)
 	}
-	if response, err := s.fellows.forward(ctx, req); response != nil || err != nil {
+	if response, err := s.others.forward(ctx, req); response != nil || err != nil {
 		return response, err
 	}
-	return s.inspectHere(ctx, who, req, func(asked question.Question) elsewhere { return s.fellows.partsOf(ctx, req, asked) })
+	return s.inspectHere(ctx, who, req, func(asked question.Question) elsewhere { return s.others.partsOf(ctx, req, asked) })
 }
 
 // inspectHere answers a question from the proxies of this server, and what others, unless

@@ -53,10 +53,10 @@ const (
 type zone struct {
 	*controlplane.Base
 	cfg Config
-	// cluster is what makes this server one of several, and fellows what it knows of the
+	// cluster is what makes this server one of several, and others what it knows of the
 	// proxies of the others; nil where it is the only one.
 	cluster *cluster.Server
-	fellows *fellows
+	others  *otherServers
 	hangups <-chan os.Signal
 
 	// bundle says how to reach the global. The fields below it are nil in a
@@ -330,7 +330,7 @@ func (z *zone) assemble() error {
 	z.discovery = z.newDiscovery()
 	z.inspect.matching, z.inspect.proxies, z.inspect.xds = z.Matching, z.dataplanes, z.discovery
 	z.inspect.resources, z.inspect.world = z.resources, z.world
-	z.inspect.fellows = z.fellows
+	z.inspect.others = z.others
 	z.inspect.past = &pastStates{
 		stores: z.stores(), now: z.Now,
 		earlier: livematch.NewEarlier(func() (*policy.Matcher, livematch.State) {

@@ -32,9 +32,9 @@ const (
 	adoptInterval = 10 * time.Second
 )
 
-// fellows are the other servers of the zone: what they say of their proxies, and which of
+// otherServers is what the other servers of the zone are to this one: what they say of their proxies, and which of
 // them are absent. It serves them, too. It is safe for concurrent use.
-type fellows struct {
+type otherServers struct {
 	peerv1.UnimplementedProxyServiceServer
 	zone *zone
 	// assembled is set once the zone has its services: others may ask earlier.
@@ -62,33 +62,33 @@ type fellows struct {
 // proxyTLS is what others are told of mutual TLS of a proxy.
 type proxyTLS struct{ identified, certified, envoy, listening bool }
 
-func newFellows(z *zone) *fellows {
-	return &fellows{
+func newOtherServers(z *zone) *otherServers {
+	return &otherServers{
 		zone: z, tls: map[resource.Key]proxyTLS{}, told: map[chan resource.Key]struct{}{},
 		reports: map[string]map[resource.Key]*peerv1.ProxyReport{}, following: map[string]bool{}, lost: map[string]time.Time{}, silent: map[string]time.Time{},
 	}
 }
 
 // certified notes whether a proxy of this server has a certificate.
-func (f *fellows) certified(key resource.Key, has bool) {
-	f.note(key, func(t *proxyTLS) { t.identified, t.certified = true, has })
+func (o *otherServers) certified(key resource.Key, has bool) {
+	o.note(key, func(t *proxyTLS) { t.identified, t.certified = true, has })
 }
 
 // listening notes whether a proxy of this server is an Envoy, and listens with TLS.
-func (f *fellows) listening(key resource.Key, envoy, secure bool) {
-	f.note(key, func(t *proxyTLS) { t.envoy, t.listening = envoy, secure })
+func (o *otherServers) listening(key resource.Key, envoy, secure bool) {
+	o.note(key, func(t *proxyTLS) { t.envoy, t.listening = envoy, secure })
 }
 
-func (f *fellows) note(key resource.Key, change func(*proxyTLS)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	before := f.tls[key]
+func (o *otherServers) note(key resource.Key, change func(*proxyTLS)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.tls[key]
 	now := before
 	if change(&now); now == before {
 		return
 	}
-	f.tls[key] = now
-	for told := range f.told {
+	o.tls[key] = now
+	for told := range o.told {
 		select {
 		case told <- key:
 		default: // the next review says it
@@ -100,31 +100,31 @@ func (f *fellows) note(key resource.Key, change func(*proxyTLS)) {
 const maxNotified = 1024
 
 // Proxies tells another server of the proxies of this one.
-func (f *fellows) Proxies(_ *peerv1.ProxiesRequest, stream grpc.ServerStreamingServer[peerv1.ProxiesResponse]) error {
-	if !f.assembled.Load() {
+func (o *otherServers) Proxies(_ *peerv1.ProxiesRequest, stream grpc.ServerStreamingServer[peerv1.ProxiesResponse]) error {
+	if !o.assembled.Load() {
 		return errStarting
 	}
 	changed := make(chan resource.Key, maxNotified)
-	f.mu.Lock()
-	f.told[changed] = struct{}{}
-	f.mu.Unlock()
+	o.mu.Lock()
+	o.told[changed] = struct{}{}
+	o.mu.Unlock()
 	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.told, changed)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.told, changed)
 	}()
 	sent := map[resource.Key]*peerv1.ProxyReport{}
 	tick := time.NewTicker(reviewInterval)
 	defer tick.Stop()
-	for response := f.difference(sent); ; {
+	for response := o.difference(sent); ; {
 		if err := stream.Send(response); err != nil {
 			return err
 		}
 		select {
 		case <-tick.C:
-			response = f.difference(sent)
+			response = o.difference(sent)
 		case key := <-changed:
-			response = f.differenceOf(sent, key, changed)
+			response = o.differenceOf(sent, key, changed)
 		case <-stream.Context().Done():
 			return nil
 		}
@@ -132,11 +132,11 @@ func (f *fellows) Proxies(_ *peerv1.ProxiesRequest, stream grpc.ServerStreamingS
 }
 
 // difference is what leads from what was sent to what holds now, which it notes as sent.
-func (f *fellows) difference(sent map[resource.Key]*peerv1.ProxyReport) *peerv1.ProxiesResponse {
+func (o *otherServers) difference(sent map[resource.Key]*peerv1.ProxyReport) *peerv1.ProxiesResponse {
 	out := &peerv1.ProxiesResponse{}
-	here := f.zone.dataplanes.Proxies()
+	here := o.zone.dataplanes.Proxies()
 	for key := range here {
-		f.add(out, sent, key)
+		o.add(out, sent, key)
 	}
 	for key := range sent {
 		if _, ok := here[key]; !ok {
@@ -144,16 +144,16 @@ func (f *fellows) difference(sent map[resource.Key]*peerv1.ProxyReport) *peerv1.
 			out.Proxies = append(out.Proxies, &peerv1.ProxyReport{Mesh: string(key.Mesh), Name: key.Name, Gone: true})
 		}
 	}
-	f.forget(here)
+	o.forget(here)
 	return out
 }
 
 // differenceOf is that of one proxy, and of those that are notified of already.
-func (f *fellows) differenceOf(sent map[resource.Key]*peerv1.ProxyReport, key resource.Key, changed <-chan resource.Key) *peerv1.ProxiesResponse {
+func (o *otherServers) differenceOf(sent map[resource.Key]*peerv1.ProxyReport, key resource.Key, changed <-chan resource.Key) *peerv1.ProxiesResponse {
 	out := &peerv1.ProxiesResponse{}
 	for {
-		if f.zone.dataplanes.State(key).Connected {
-			f.add(out, sent, key)
+		if o.zone.dataplanes.State(key).Connected {
+			o.add(out, sent, key)
 		}
 		select {
 		case key = <-changed:
@@ -164,14 +164,14 @@ func (f *fellows) differenceOf(sent map[resource.Key]*peerv1.ProxyReport, key re
 }
 
 // add adds what is to be said of a proxy, unless it was said.
-func (f *fellows) add(out *peerv1.ProxiesResponse, sent map[resource.Key]*peerv1.ProxyReport, key resource.Key) {
-	state := f.zone.inspect.proxyState(key)
-	f.mu.Lock()
-	t := f.tls[key]
-	f.mu.Unlock()
+func (o *otherServers) add(out *peerv1.ProxiesResponse, sent map[resource.Key]*peerv1.ProxyReport, key resource.Key) {
+	state := o.zone.inspect.proxyState(key)
+	o.mu.Lock()
+	t := o.tls[key]
+	o.mu.Unlock()
 	report := &peerv1.ProxyReport{
 		Mesh: string(key.Mesh), Name: key.Name, Acked: uint64(state.Acked), Lag: state.Lag, LastError: state.LastError,
-		Refused:    f.zone.dataplanes.State(key).Refused,
+		Refused:    o.zone.dataplanes.State(key).Refused,
 		Identified: t.identified, Certified: t.certified, Envoy: t.envoy, Listening: t.listening,
 	}
 	if before := sent[key]; before != nil && proto.Equal(before, report) {
@@ -182,10 +182,10 @@ func (f *fellows) add(out *peerv1.ProxiesResponse, sent map[resource.Key]*peerv1
 }
 
 // forget forgets the proxies that are not here.
-func (f *fellows) forget(here map[resource.Key]dataplane.State) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	maps.DeleteFunc(f.tls, func(key resource.Key, _ proxyTLS) bool {
+func (o *otherServers) forget(here map[resource.Key]dataplane.State) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.tls, func(key resource.Key, _ proxyTLS) bool {
 		_, ok := here[key]
 		return !ok
 	})
@@ -193,11 +193,11 @@ func (f *fellows) forget(here map[resource.Key]dataplane.State) {
 
 // Identities counts the dataplanes of this server that have yet to acknowledge the state of
 // an authority.
-func (f *fellows) Identities(_ context.Context, req *peerv1.IdentitiesRequest) (*peerv1.IdentitiesResponse, error) {
-	if !f.assembled.Load() {
+func (o *otherServers) Identities(_ context.Context, req *peerv1.IdentitiesRequest) (*peerv1.IdentitiesResponse, error) {
+	if !o.assembled.Load() {
 		return nil, errStarting
 	}
-	z := f.zone
+	z := o.zone
 	waiting := z.dataplanes.Unacknowledged(resource.MeshName(req.GetMesh()), req.GetStamp())
 	return &peerv1.IdentitiesResponse{
 		Connected: uint64(waiting.Connected), Away: uint64(waiting.Away), //nolint:gosec // counts
@@ -206,19 +206,19 @@ func (f *fellows) Identities(_ context.Context, req *peerv1.IdentitiesRequest) (
 }
 
 // Authorities says by which authorities this server verifies others.
-func (f *fellows) Authorities(context.Context, *peerv1.AuthoritiesRequest) (*peerv1.AuthoritiesResponse, error) {
-	return f.zone.cluster.Authorities(), nil
+func (o *otherServers) Authorities(context.Context, *peerv1.AuthoritiesRequest) (*peerv1.AuthoritiesResponse, error) {
+	return o.zone.cluster.Authorities(), nil
 }
 
 // elsewhere is identities.Config.Elsewhere.
-func (f *fellows) elsewhere(ctx context.Context, mesh resource.MeshName, stamp string) (waiting identities.Waiting, since time.Time, complete bool) {
-	f.mu.Lock()
-	since, complete = f.membersSince, f.leads
-	f.mu.Unlock()
+func (o *otherServers) elsewhere(ctx context.Context, mesh resource.MeshName, stamp string) (waiting identities.Waiting, since time.Time, complete bool) {
+	o.mu.Lock()
+	since, complete = o.membersSince, o.leads
+	o.mu.Unlock()
 	if !complete {
 		return waiting, since, false
 	}
-	peers := f.zone.cluster.Others()
+	peers := o.zone.cluster.Others()
 	answers, errs := make([]*peerv1.IdentitiesResponse, len(peers)), make([]error, len(peers))
 	var asking sync.WaitGroup
 	for i, p := range peers {
@@ -229,7 +229,7 @@ func (f *fellows) elsewhere(ctx context.Context, mesh resource.MeshName, stamp s
 		})
 	}
 	asking.Wait()
-	now := f.zone.Now()
+	now := o.zone.Now()
 	for i, answer := range answers {
 		if errs[i] != nil {
 			complete = false
@@ -245,8 +245,8 @@ func (f *fellows) elsewhere(ctx context.Context, mesh resource.MeshName, stamp s
 }
 
 // run follows the others until ctx ends.
-func (f *fellows) run(ctx context.Context) error {
-	f.assembled.Store(true)
+func (o *otherServers) run(ctx context.Context) error {
+	o.assembled.Store(true)
 	var following sync.WaitGroup
 	defer following.Wait()
 	stops := map[string]context.CancelFunc{}
@@ -259,12 +259,12 @@ func (f *fellows) run(ctx context.Context) error {
 	defer tick.Stop()
 	adopted := time.Time{}
 	for {
-		peers := f.zone.cluster.Others()
+		peers := o.zone.cluster.Others()
 		for _, p := range peers {
 			if stops[p.Name] == nil {
 				followed, stop := context.WithCancel(ctx)
 				stops[p.Name] = stop
-				following.Go(func() { f.follow(followed, p.Name) })
+				following.Go(func() { o.follow(followed, p.Name) })
 			}
 		}
 		for name, stop := range stops {
@@ -273,10 +273,10 @@ func (f *fellows) run(ctx context.Context) error {
 				delete(stops, name)
 			}
 		}
-		changed := f.review(ctx)
-		f.tellAll()
-		if now := f.zone.Now(); changed || now.Sub(adopted) >= adoptInterval {
-			f.zone.dataplanes.Adopt()
+		changed := o.review(ctx)
+		o.tellAll()
+		if now := o.zone.Now(); changed || now.Sub(adopted) >= adoptInterval {
+			o.zone.dataplanes.Adopt()
 			adopted = now
 		}
 		select {
@@ -288,8 +288,8 @@ func (f *fellows) run(ctx context.Context) error {
 }
 
 // review looks which servers are absent, and reports whether that has changed.
-func (f *fellows) review(ctx context.Context) (changed bool) {
-	z, now := f.zone, f.zone.Now()
+func (o *otherServers) review(ctx context.Context) (changed bool) {
+	z, now := o.zone, o.zone.Now()
 	leads := z.Node.IsLeader()
 	var members []string
 	for _, s := range z.Node.Servers() {
@@ -304,41 +304,41 @@ func (f *fellows) review(ctx context.Context) (changed bool) {
 			}
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	changed = f.leads != leads || !slices.Equal(f.members, members)
-	if !slices.Equal(f.members, members) || leads && !f.leads {
-		f.membersSince = now
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	changed = o.leads != leads || !slices.Equal(o.members, members)
+	if !slices.Equal(o.members, members) || leads && !o.leads {
+		o.membersSince = now
 	}
-	f.leads, f.members = leads, members
+	o.leads, o.members = leads, members
 	for _, name := range unreachable {
-		if since, known := f.silent[name]; !known {
-			f.silent[name] = now
+		if since, known := o.silent[name]; !known {
+			o.silent[name] = now
 		} else if wait := now.Sub(since); wait >= absentAfter && wait < absentAfter+2*reviewInterval {
 			changed = true
 		}
 	}
-	maps.DeleteFunc(f.silent, func(name string, _ time.Time) bool { return !slices.Contains(unreachable, name) })
+	maps.DeleteFunc(o.silent, func(name string, _ time.Time) bool { return !slices.Contains(unreachable, name) })
 	return changed
 }
 
 // absent is dataplane.Config.Absent.
-func (f *fellows) absent(server string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.leads {
+func (o *otherServers) absent(server string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.leads {
 		return false
 	}
-	since, silent := f.silent[server]
-	return !slices.Contains(f.members, server) || silent && f.zone.Now().Sub(since) >= absentAfter
+	since, silent := o.silent[server]
+	return !slices.Contains(o.members, server) || silent && o.zone.Now().Sub(since) >= absentAfter
 }
 
 // unreachable counts the other servers that do not tell of their proxies.
-func (f *fellows) unreachable() (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, name := range f.members {
-		if name != f.zone.Name && !f.following[name] {
+func (o *otherServers) unreachable() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, name := range o.members {
+		if name != o.zone.Name && !o.following[name] {
 			n++
 		}
 	}
@@ -346,17 +346,17 @@ func (f *fellows) unreachable() (n int) {
 }
 
 // follow keeps what another server says of its proxies until ctx ends.
-func (f *fellows) follow(ctx context.Context, server string) {
-	defer f.drop(server)
+func (o *otherServers) follow(ctx context.Context, server string) {
+	defer o.drop(server)
 	for ctx.Err() == nil {
-		f.lose(server)
-		err := f.receive(ctx, server)
-		f.mu.Lock()
-		delete(f.following, server)
-		delete(f.reports, server)
-		f.mu.Unlock()
+		o.lose(server)
+		err := o.receive(ctx, server)
+		o.mu.Lock()
+		delete(o.following, server)
+		delete(o.reports, server)
+		o.mu.Unlock()
 		if ctx.Err() == nil {
-			f.zone.Log.Debug("another server of the zone does not tell of its proxies", "server", server, "error", err)
+			o.zone.Log.Debug("another server of the zone does not tell of its proxies", "server", server, "error", err)
 		}
 		select {
 		case <-time.After(reviewInterval):
@@ -366,24 +366,24 @@ func (f *fellows) follow(ctx context.Context, server string) {
 }
 
 // lose notes since when a server tells nothing.
-func (f *fellows) lose(server string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, known := f.lost[server]; !known {
-		f.lost[server] = f.zone.Now()
+func (o *otherServers) lose(server string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, known := o.lost[server]; !known {
+		o.lost[server] = o.zone.Now()
 	}
 }
 
 // drop forgets a server that is no member any more.
-func (f *fellows) drop(server string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.lost, server)
+func (o *otherServers) drop(server string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.lost, server)
 }
 
 // receive takes what a server says until it says nothing more.
-func (f *fellows) receive(ctx context.Context, server string) error {
-	peers := f.zone.cluster.Others()
+func (o *otherServers) receive(ctx context.Context, server string) error {
+	peers := o.zone.cluster.Others()
 	at := slices.IndexFunc(peers, func(p cluster.Peer) bool { return p.Name == server })
 	if at < 0 {
 		return nil
@@ -399,19 +399,19 @@ func (f *fellows) receive(ctx context.Context, server string) error {
 		if err != nil {
 			return err
 		}
-		f.take(server, response.GetProxies())
+		o.take(server, response.GetProxies())
 	}
 }
 
 // take takes what a server says.
-func (f *fellows) take(server string, reports []*peerv1.ProxyReport) {
-	f.mu.Lock()
-	f.following[server] = true
-	delete(f.lost, server)
-	have := f.reports[server]
+func (o *otherServers) take(server string, reports []*peerv1.ProxyReport) {
+	o.mu.Lock()
+	o.following[server] = true
+	delete(o.lost, server)
+	have := o.reports[server]
 	if have == nil {
 		have = map[resource.Key]*peerv1.ProxyReport{}
-		f.reports[server] = have
+		o.reports[server] = have
 	}
 	for _, r := range reports {
 		if key := dataplaneOf(r); r.GetGone() {
@@ -420,9 +420,9 @@ func (f *fellows) take(server string, reports []*peerv1.ProxyReport) {
 			have[key] = r
 		}
 	}
-	f.mu.Unlock()
+	o.mu.Unlock()
 	for _, r := range reports {
-		f.tell(r)
+		o.tell(r)
 	}
 }
 
@@ -432,8 +432,8 @@ func dataplaneOf(r *peerv1.ProxyReport) resource.Key {
 
 // tell has what is made for the proxies of this server follow what another one says of
 // mutual TLS of one of its own.
-func (f *fellows) tell(r *peerv1.ProxyReport) {
-	z, key := f.zone, dataplaneOf(r)
+func (o *otherServers) tell(r *peerv1.ProxyReport) {
+	z, key := o.zone, dataplaneOf(r)
 	if r.GetGone() || z.dataplanes.State(key).Connected {
 		return // it is known here what holds
 	}
@@ -447,28 +447,28 @@ func (f *fellows) tell(r *peerv1.ProxyReport) {
 }
 
 // tellAll tells everything again: a dataplane may have been unknown here when it was told.
-func (f *fellows) tellAll() {
-	f.mu.Lock()
+func (o *otherServers) tellAll() {
+	o.mu.Lock()
 	var all []*peerv1.ProxyReport
-	for _, reports := range f.reports {
+	for _, reports := range o.reports {
 		for _, r := range reports {
 			if r.GetIdentified() || r.GetEnvoy() {
 				all = append(all, r)
 			}
 		}
 	}
-	f.mu.Unlock()
+	o.mu.Unlock()
 	for _, r := range all {
-		f.tell(r)
+		o.tell(r)
 	}
 }
 
 // report returns what another server says of a proxy that is connected there; nil if none
 // does.
-func (f *fellows) report(key resource.Key) *peerv1.ProxyReport {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, reports := range f.reports {
+func (o *otherServers) report(key resource.Key) *peerv1.ProxyReport {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, reports := range o.reports {
 		if r := reports[key]; r != nil {
 			return r
 		}
