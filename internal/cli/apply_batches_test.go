@@ -128,8 +128,11 @@ func TestApplyInBatchesContinues(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(h.ok("apply", "-f", secrets, "--in-batches", "-o", "json")), &got))
 	require.True(t, got.Complete)
 	require.Equal(t, []partView{
-		{Revision: 1842, Resources: 2, Unchanged: 2}, {Revision: 1842, Resources: 2, Unchanged: 2},
-		{Revision: 1843, Resources: 2, Created: 2}, {Revision: 1844, Resources: 2, Created: 2}, {Revision: 1845, Resources: 1, Created: 1},
+		{Revision: 1842, Resources: 2, Unchanged: 2},
+		{Revision: 1842, Resources: 2, Unchanged: 2},
+		{Revision: 1843, Resources: 2, Created: 2},
+		{Revision: 1844, Resources: 2, Created: 2},
+		{Revision: 1845, Resources: 1, Created: 1},
 	}, got.Batches)
 	require.Equal(t, uint64(1845), got.Revision)
 	require.Len(t, got.Results, 9)

@@ -198,7 +198,11 @@ func describeRecovery(dir string, r *consensus.Recovery, recovered bool) string 
 		"  and clients might follow. Keep their data directories until you have compared what they hold with the\n"+
 		"  recovered state. Have them join as new servers, with new data directories:\n"+
 		"  meridian generate server-token --valid-for 1h --bundle\n", print.OrDash(strings.Join(others, ", ")))
-	b.WriteString("- Zones follow by themselves; one that would lose more than a fifth of its resources waits for its operator.\n")
+	if r.Role == consensus.RoleZone {
+		b.WriteString("- Proxies register again where their agents have the address of this server. What it says of the global is in its replica, and stays.\n")
+	} else {
+		b.WriteString("- Zones follow by themselves; one that would lose more than a fifth of its resources waits for its operator.\n")
+	}
 	return b.String()
 }
 

@@ -37,6 +37,8 @@ type Recovery struct {
 	// that it has a vote.
 	Server        string
 	Member, Voter bool
+	// Role is what the server is a part of.
+	Role Role
 	// Others are the other servers of the cluster as this one knows them.
 	Others []Member
 	// Epoch is the state's, and Next the one that it gets.
@@ -55,7 +57,7 @@ type Recovery struct {
 	log  *raftlog.Log
 }
 
-// OpenRecovery examines the data directory of a stopped server of a global and
+// OpenRecovery examines the data directory of a stopped server and
 // keeps it locked until Close. storage is where the directory is; see Files. It
 // changes no more than a start of the server would, which tidies up after a crash.
 //
@@ -101,8 +103,6 @@ func recoverable(name string, id raftlog.Identity) error {
 	switch {
 	case id.FormatVersion == 0:
 		return fmt.Errorf("%w: no server has run on %s", ErrNotRecoverable, name)
-	case id.Role != string(RoleGlobal):
-		return fmt.Errorf("%w: %s is of a %s, which has one server and no majority to lose; if it does not start, its message says why", ErrNotRecoverable, name, id.Role)
 	case id.Joining:
 		return fmt.Errorf("%w: %s is of a server that was still joining and has never held the whole state; use the directory of another server, or restore a backup into a new global", ErrNotRecoverable, name)
 	case !id.Bootstrapped:
@@ -114,7 +114,10 @@ func recoverable(name string, id raftlog.Identity) error {
 // examine replays what a start would: the newest snapshot, then the log to its
 // end.
 func (r *Recovery) examine(snapshots *raftlog.Snapshots) error {
-	st := store.New(store.DefaultOptions())
+	r.Role = Role(r.dir.ID().Role)
+	options := store.DefaultOptions()
+	options.ExternalMeshes = r.Role == RoleZone // the meshes of most zones are their global's
+	st := store.New(options)
 	members, term, err := r.replaySnapshot(snapshots, st)
 	if err != nil {
 		return err

@@ -98,6 +98,33 @@ func TestRecoverFromOneServer(t *testing.T) {
 	})
 }
 
+// A zone of several servers is recovered as a global is, and one of a single server has
+// nothing to recover.
+func TestRecoverAZone(t *testing.T) {
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.tune = func(_ *server, cfg *consensus.Config) { cfg.Role = consensus.RoleZone }
+		a, b, d := c.three()
+		a.write(t, "k", "1")
+		c.agree(a, b, d)
+		for _, s := range []*server{a, b, d} {
+			c.stop(s)
+		}
+		r := examined(t, b)
+		require.Equal(t, consensus.RoleZone, r.Role)
+		require.Len(t, r.Others, 2)
+		require.NoError(t, r.Recover(time.Now()))
+		require.NoError(t, r.Close())
+		c.open(b, nil)
+		c.ready(b)
+		require.Equal(t, r.Next, b.store.View().Epoch())
+		require.Equal(t, "1", b.read(t, "k"))
+		c.stop(b)
+		r = examined(t, b)
+		require.True(t, r.Alone())
+		require.NoError(t, r.Close())
+	})
+}
+
 // TestServersLeftBehindEndNoServer: those that a recovery left behind, and the
 // recovered cluster, answer each other at remembered addresses. That ends neither.
 func TestServersLeftBehindEndNoServer(t *testing.T) {
@@ -413,11 +440,6 @@ func TestRecoverRefuses(t *testing.T) {
 		}
 		refused(simnet.NewDisk("new").Mount(), "no server has run")
 		refused(raftlog.Files(t.TempDir()), "no data directory")
-
-		zone := c.start("zone", func(cfg *consensus.Config) { cfg.Role = consensus.RoleZone })
-		c.ready(zone)
-		c.stop(zone)
-		refused(zone.disk.Mount(), "which has one server")
 
 		newcomer := c.start("newcomer", joining("nowhere"))
 		<-time.After(time.Second)

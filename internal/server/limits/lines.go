@@ -39,5 +39,5 @@ func (l *Lines) Info(now time.Time, log *slog.Logger, msg string, args ...any) {
 	if leftOut > 0 {
 		log = log.With("left_out", leftOut)
 	}
-	log.Info(msg, args...)
+	log.Info(msg, args...) //nolint:sloglint // the callers' messages are constant
 }

@@ -169,7 +169,8 @@ func (s *Service) advisor(ctx context.Context, txn store.Txn, size int64, said *
 // PreviewOf is the preview (Config) of what one store holds, which may be a *store.Store.
 func PreviewOf(st interface {
 	Previewing(txn store.Txn) func() (store.Result, *store.View)
-}) func(store.Txn) func() (store.Result, store.Reader) {
+},
+) func(store.Txn) func() (store.Result, store.Reader) {
 	return func(txn store.Txn) func() (store.Result, store.Reader) {
 		preview := st.Previewing(txn)
 		return func() (store.Result, store.Reader) { return preview() }
