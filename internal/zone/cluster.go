@@ -35,7 +35,8 @@ func (z *zone) openCluster(servers cluster.Config) {
 		Unreachable:  z.others.unreachable,
 		Differing:    func() int { return 0 },
 		Authorities: func(ctx context.Context, p cluster.Peer) (*peerv1.AuthoritiesResponse, error) {
-			return peerv1.NewProxyServiceClient(p.Conn).Authorities(ctx, &peerv1.AuthoritiesRequest{})
+			answer, err := peerv1.NewProxyServiceClient(p.Conn).ServerAuthorities(ctx, &peerv1.ServerAuthoritiesRequest{})
+			return &peerv1.AuthoritiesResponse{Trusted: answer.GetTrusted(), Signer: answer.GetSigner()}, err
 		},
 		Unconfirmed: func(context.Context, string) []*meridianv1.RotateCAMissing { return nil },
 	})

@@ -205,9 +205,10 @@ func (o *otherServers) Identities(_ context.Context, req *peerv1.IdentitiesReque
 	}, nil
 }
 
-// Authorities says by which authorities this server verifies others.
-func (o *otherServers) Authorities(context.Context, *peerv1.AuthoritiesRequest) (*peerv1.AuthoritiesResponse, error) {
-	return o.zone.cluster.Authorities(), nil
+// ServerAuthorities says by which authorities this server verifies others.
+func (o *otherServers) ServerAuthorities(context.Context, *peerv1.ServerAuthoritiesRequest) (*peerv1.ServerAuthoritiesResponse, error) {
+	own := o.zone.cluster.Authorities()
+	return &peerv1.ServerAuthoritiesResponse{Trusted: own.GetTrusted(), Signer: own.GetSigner()}, nil
 }
 
 // elsewhere is identities.Config.Elsewhere.

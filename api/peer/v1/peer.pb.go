@@ -2868,6 +2868,95 @@ func (x *WaitAppliedResponse) GetReport() *ZoneReport {
 	return nil
 }
 
+type ServerAuthoritiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerAuthoritiesRequest) Reset() {
+	*x = ServerAuthoritiesRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerAuthoritiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerAuthoritiesRequest) ProtoMessage() {}
+
+func (x *ServerAuthoritiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerAuthoritiesRequest.ProtoReflect.Descriptor instead.
+func (*ServerAuthoritiesRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+}
+
+type ServerAuthoritiesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in AuthoritiesResponse.
+	Trusted       string `protobuf:"bytes,1,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	Signer        string `protobuf:"bytes,2,opt,name=signer,proto3" json:"signer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerAuthoritiesResponse) Reset() {
+	*x = ServerAuthoritiesResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerAuthoritiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerAuthoritiesResponse) ProtoMessage() {}
+
+func (x *ServerAuthoritiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerAuthoritiesResponse.ProtoReflect.Descriptor instead.
+func (*ServerAuthoritiesResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ServerAuthoritiesResponse) GetTrusted() string {
+	if x != nil {
+		return x.Trusted
+	}
+	return ""
+}
+
+func (x *ServerAuthoritiesResponse) GetSigner() string {
+	if x != nil {
+		return x.Signer
+	}
+	return ""
+}
+
 type ProxiesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2876,7 +2965,7 @@ type ProxiesRequest struct {
 
 func (x *ProxiesRequest) Reset() {
 	*x = ProxiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2888,7 +2977,7 @@ func (x *ProxiesRequest) String() string {
 func (*ProxiesRequest) ProtoMessage() {}
 
 func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2901,7 +2990,7 @@ func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
 }
 
 // EnforcedRequest is about one policy or, without a name, all policies of a kind, in one
@@ -2917,7 +3006,7 @@ type EnforcedRequest struct {
 
 func (x *EnforcedRequest) Reset() {
 	*x = EnforcedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3018,7 @@ func (x *EnforcedRequest) String() string {
 func (*EnforcedRequest) ProtoMessage() {}
 
 func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3031,7 @@ func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedRequest.ProtoReflect.Descriptor instead.
 func (*EnforcedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EnforcedRequest) GetKind() string {
@@ -2975,7 +3064,7 @@ type EnforcedResponse struct {
 
 func (x *EnforcedResponse) Reset() {
 	*x = EnforcedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2987,7 +3076,7 @@ func (x *EnforcedResponse) String() string {
 func (*EnforcedResponse) ProtoMessage() {}
 
 func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3000,7 +3089,7 @@ func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedResponse.ProtoReflect.Descriptor instead.
 func (*EnforcedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EnforcedResponse) GetPolicies() []*PolicyEnforcement {
@@ -3028,7 +3117,7 @@ type PolicyEnforcement struct {
 
 func (x *PolicyEnforcement) Reset() {
 	*x = PolicyEnforcement{}
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3129,7 @@ func (x *PolicyEnforcement) String() string {
 func (*PolicyEnforcement) ProtoMessage() {}
 
 func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3142,7 @@ func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyEnforcement.ProtoReflect.Descriptor instead.
 func (*PolicyEnforcement) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PolicyEnforcement) GetPolicy() *Key {
@@ -3107,7 +3196,7 @@ type ProxiesResponse struct {
 
 func (x *ProxiesResponse) Reset() {
 	*x = ProxiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3119,7 +3208,7 @@ func (x *ProxiesResponse) String() string {
 func (*ProxiesResponse) ProtoMessage() {}
 
 func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3132,7 +3221,7 @@ func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ProxiesResponse) GetProxies() []*ProxyReport {
@@ -3167,7 +3256,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3268,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3281,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ProxyReport) GetMesh() string {
@@ -3283,7 +3372,7 @@ type IdentitiesRequest struct {
 
 func (x *IdentitiesRequest) Reset() {
 	*x = IdentitiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3384,7 @@ func (x *IdentitiesRequest) String() string {
 func (*IdentitiesRequest) ProtoMessage() {}
 
 func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3397,7 @@ func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesRequest.ProtoReflect.Descriptor instead.
 func (*IdentitiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *IdentitiesRequest) GetMesh() string {
@@ -3338,7 +3427,7 @@ type IdentitiesResponse struct {
 
 func (x *IdentitiesResponse) Reset() {
 	*x = IdentitiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3350,7 +3439,7 @@ func (x *IdentitiesResponse) String() string {
 func (*IdentitiesResponse) ProtoMessage() {}
 
 func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3363,7 +3452,7 @@ func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesResponse.ProtoReflect.Descriptor instead.
 func (*IdentitiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *IdentitiesResponse) GetConnected() uint64 {
@@ -3605,7 +3694,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"patienceMs\x12*\n" +
 	"\x04page\x18\x03 \x01(\v2\x16.meridian.peer.v1.PageR\x04page\"K\n" +
 	"\x13WaitAppliedResponse\x124\n" +
-	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x10\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x1a\n" +
+	"\x18ServerAuthoritiesRequest\"M\n" +
+	"\x19ServerAuthoritiesResponse\x12\x18\n" +
+	"\atrusted\x18\x01 \x01(\tR\atrusted\x12\x16\n" +
+	"\x06signer\x18\x02 \x01(\tR\x06signer\"\x10\n" +
 	"\x0eProxiesRequest\"M\n" +
 	"\x0fEnforcedRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
@@ -3661,12 +3754,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03Ask\x12\x1c.meridian.peer.v1.AskRequest\x1a\x1d.meridian.peer.v1.AskResponse\x12Z\n" +
 	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponse\x12Z\n" +
 	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12T\n" +
-	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\xae\x03\n" +
+	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\xc0\x03\n" +
 	"\fProxyService\x12P\n" +
 	"\aProxies\x12 .meridian.peer.v1.ProxiesRequest\x1a!.meridian.peer.v1.ProxiesResponse0\x01\x12W\n" +
 	"\n" +
-	"Identities\x12#.meridian.peer.v1.IdentitiesRequest\x1a$.meridian.peer.v1.IdentitiesResponse\x12Z\n" +
-	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12D\n" +
+	"Identities\x12#.meridian.peer.v1.IdentitiesRequest\x1a$.meridian.peer.v1.IdentitiesResponse\x12l\n" +
+	"\x11ServerAuthorities\x12*.meridian.peer.v1.ServerAuthoritiesRequest\x1a+.meridian.peer.v1.ServerAuthoritiesResponse\x12D\n" +
 	"\aInspect\x12\x1b.meridian.v1.InspectRequest\x1a\x1c.meridian.v1.InspectResponse\x12Q\n" +
 	"\bEnforced\x12!.meridian.peer.v1.EnforcedRequest\x1a\".meridian.peer.v1.EnforcedResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
 
@@ -3682,7 +3775,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -3725,20 +3818,22 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*AskResponse)(nil),                // 38: meridian.peer.v1.AskResponse
 	(*WaitAppliedRequest)(nil),         // 39: meridian.peer.v1.WaitAppliedRequest
 	(*WaitAppliedResponse)(nil),        // 40: meridian.peer.v1.WaitAppliedResponse
-	(*ProxiesRequest)(nil),             // 41: meridian.peer.v1.ProxiesRequest
-	(*EnforcedRequest)(nil),            // 42: meridian.peer.v1.EnforcedRequest
-	(*EnforcedResponse)(nil),           // 43: meridian.peer.v1.EnforcedResponse
-	(*PolicyEnforcement)(nil),          // 44: meridian.peer.v1.PolicyEnforcement
-	(*ProxiesResponse)(nil),            // 45: meridian.peer.v1.ProxiesResponse
-	(*ProxyReport)(nil),                // 46: meridian.peer.v1.ProxyReport
-	(*IdentitiesRequest)(nil),          // 47: meridian.peer.v1.IdentitiesRequest
-	(*IdentitiesResponse)(nil),         // 48: meridian.peer.v1.IdentitiesResponse
-	nil,                                // 49: meridian.peer.v1.PolicyEnforcement.LackingEntry
-	(*v1.ListAuditRequest)(nil),        // 50: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 51: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 52: meridian.v1.Quarantined
-	(*v1.InspectRequest)(nil),          // 53: meridian.v1.InspectRequest
-	(*v1.InspectResponse)(nil),         // 54: meridian.v1.InspectResponse
+	(*ServerAuthoritiesRequest)(nil),   // 41: meridian.peer.v1.ServerAuthoritiesRequest
+	(*ServerAuthoritiesResponse)(nil),  // 42: meridian.peer.v1.ServerAuthoritiesResponse
+	(*ProxiesRequest)(nil),             // 43: meridian.peer.v1.ProxiesRequest
+	(*EnforcedRequest)(nil),            // 44: meridian.peer.v1.EnforcedRequest
+	(*EnforcedResponse)(nil),           // 45: meridian.peer.v1.EnforcedResponse
+	(*PolicyEnforcement)(nil),          // 46: meridian.peer.v1.PolicyEnforcement
+	(*ProxiesResponse)(nil),            // 47: meridian.peer.v1.ProxiesResponse
+	(*ProxyReport)(nil),                // 48: meridian.peer.v1.ProxyReport
+	(*IdentitiesRequest)(nil),          // 49: meridian.peer.v1.IdentitiesRequest
+	(*IdentitiesResponse)(nil),         // 50: meridian.peer.v1.IdentitiesResponse
+	nil,                                // 51: meridian.peer.v1.PolicyEnforcement.LackingEntry
+	(*v1.ListAuditRequest)(nil),        // 52: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 53: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 54: meridian.v1.Quarantined
+	(*v1.InspectRequest)(nil),          // 55: meridian.v1.InspectRequest
+	(*v1.InspectResponse)(nil),         // 56: meridian.v1.InspectResponse
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -3760,22 +3855,22 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 16: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
 	18, // 17: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	18, // 18: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	50, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	52, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
 	30, // 20: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
 	33, // 21: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
 	35, // 22: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	51, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	53, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
 	36, // 24: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	51, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	52, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	53, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	54, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
 	33, // 27: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
 	35, // 28: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	44, // 29: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
+	46, // 29: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
 	2,  // 30: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
-	49, // 31: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
+	51, // 31: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
 	2,  // 32: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
 	2,  // 33: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
-	46, // 34: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
+	48, // 34: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
 	0,  // 35: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
 	14, // 36: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
 	16, // 37: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
@@ -3788,11 +3883,11 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	39, // 44: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
 	27, // 45: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
 	29, // 46: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	41, // 47: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
-	47, // 48: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
-	27, // 49: meridian.peer.v1.ProxyService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	53, // 50: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
-	42, // 51: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
+	43, // 47: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
+	49, // 48: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
+	41, // 49: meridian.peer.v1.ProxyService.ServerAuthorities:input_type -> meridian.peer.v1.ServerAuthoritiesRequest
+	55, // 50: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
+	44, // 51: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
 	1,  // 52: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
 	15, // 53: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
 	17, // 54: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
@@ -3805,11 +3900,11 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	40, // 61: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
 	28, // 62: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
 	31, // 63: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	45, // 64: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
-	48, // 65: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
-	28, // 66: meridian.peer.v1.ProxyService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	54, // 67: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
-	43, // 68: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
+	47, // 64: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
+	50, // 65: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
+	42, // 66: meridian.peer.v1.ProxyService.ServerAuthorities:output_type -> meridian.peer.v1.ServerAuthoritiesResponse
+	56, // 67: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
+	45, // 68: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
 	52, // [52:69] is the sub-list for method output_type
 	35, // [35:52] is the sub-list for method input_type
 	35, // [35:35] is the sub-list for extension type_name
@@ -3839,7 +3934,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   50,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -655,11 +655,11 @@ var ZoneService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	ProxyService_Proxies_FullMethodName     = "/meridian.peer.v1.ProxyService/Proxies"
-	ProxyService_Identities_FullMethodName  = "/meridian.peer.v1.ProxyService/Identities"
-	ProxyService_Authorities_FullMethodName = "/meridian.peer.v1.ProxyService/Authorities"
-	ProxyService_Inspect_FullMethodName     = "/meridian.peer.v1.ProxyService/Inspect"
-	ProxyService_Enforced_FullMethodName    = "/meridian.peer.v1.ProxyService/Enforced"
+	ProxyService_Proxies_FullMethodName           = "/meridian.peer.v1.ProxyService/Proxies"
+	ProxyService_Identities_FullMethodName        = "/meridian.peer.v1.ProxyService/Identities"
+	ProxyService_ServerAuthorities_FullMethodName = "/meridian.peer.v1.ProxyService/ServerAuthorities"
+	ProxyService_Inspect_FullMethodName           = "/meridian.peer.v1.ProxyService/Inspect"
+	ProxyService_Enforced_FullMethodName          = "/meridian.peer.v1.ProxyService/Enforced"
 )
 
 // ProxyServiceClient is the client API for ProxyService service.
@@ -675,9 +675,9 @@ type ProxyServiceClient interface {
 	// Identities counts the dataplanes of this server that the replacement of a mesh's
 	// certificate authority waits for.
 	Identities(ctx context.Context, in *IdentitiesRequest, opts ...grpc.CallOption) (*IdentitiesResponse, error)
-	// Authorities says by which certificate authorities this server verifies others and
+	// ServerAuthorities says by which certificate authorities this server verifies others and
 	// is verified.
-	Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error)
+	ServerAuthorities(ctx context.Context, in *ServerAuthoritiesRequest, opts ...grpc.CallOption) (*ServerAuthoritiesResponse, error)
 	// Inspect answers a question about dataplanes from the proxies of this server.
 	Inspect(ctx context.Context, in *v1.InspectRequest, opts ...grpc.CallOption) (*v1.InspectResponse, error)
 	// Enforced counts the proxies of this server that obey policies.
@@ -721,10 +721,10 @@ func (c *proxyServiceClient) Identities(ctx context.Context, in *IdentitiesReque
 	return out, nil
 }
 
-func (c *proxyServiceClient) Authorities(ctx context.Context, in *AuthoritiesRequest, opts ...grpc.CallOption) (*AuthoritiesResponse, error) {
+func (c *proxyServiceClient) ServerAuthorities(ctx context.Context, in *ServerAuthoritiesRequest, opts ...grpc.CallOption) (*ServerAuthoritiesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(AuthoritiesResponse)
-	err := c.cc.Invoke(ctx, ProxyService_Authorities_FullMethodName, in, out, cOpts...)
+	out := new(ServerAuthoritiesResponse)
+	err := c.cc.Invoke(ctx, ProxyService_ServerAuthorities_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -764,9 +764,9 @@ type ProxyServiceServer interface {
 	// Identities counts the dataplanes of this server that the replacement of a mesh's
 	// certificate authority waits for.
 	Identities(context.Context, *IdentitiesRequest) (*IdentitiesResponse, error)
-	// Authorities says by which certificate authorities this server verifies others and
+	// ServerAuthorities says by which certificate authorities this server verifies others and
 	// is verified.
-	Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error)
+	ServerAuthorities(context.Context, *ServerAuthoritiesRequest) (*ServerAuthoritiesResponse, error)
 	// Inspect answers a question about dataplanes from the proxies of this server.
 	Inspect(context.Context, *v1.InspectRequest) (*v1.InspectResponse, error)
 	// Enforced counts the proxies of this server that obey policies.
@@ -787,8 +787,8 @@ func (UnimplementedProxyServiceServer) Proxies(*ProxiesRequest, grpc.ServerStrea
 func (UnimplementedProxyServiceServer) Identities(context.Context, *IdentitiesRequest) (*IdentitiesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Identities not implemented")
 }
-func (UnimplementedProxyServiceServer) Authorities(context.Context, *AuthoritiesRequest) (*AuthoritiesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Authorities not implemented")
+func (UnimplementedProxyServiceServer) ServerAuthorities(context.Context, *ServerAuthoritiesRequest) (*ServerAuthoritiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ServerAuthorities not implemented")
 }
 func (UnimplementedProxyServiceServer) Inspect(context.Context, *v1.InspectRequest) (*v1.InspectResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Inspect not implemented")
@@ -846,20 +846,20 @@ func _ProxyService_Identities_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ProxyService_Authorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(AuthoritiesRequest)
+func _ProxyService_ServerAuthorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ServerAuthoritiesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ProxyServiceServer).Authorities(ctx, in)
+		return srv.(ProxyServiceServer).ServerAuthorities(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ProxyService_Authorities_FullMethodName,
+		FullMethod: ProxyService_ServerAuthorities_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ProxyServiceServer).Authorities(ctx, req.(*AuthoritiesRequest))
+		return srv.(ProxyServiceServer).ServerAuthorities(ctx, req.(*ServerAuthoritiesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -912,8 +912,8 @@ var ProxyService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ProxyService_Identities_Handler,
 		},
 		{
-			MethodName: "Authorities",
-			Handler:    _ProxyService_Authorities_Handler,
+			MethodName: "ServerAuthorities",
+			Handler:    _ProxyService_ServerAuthorities_Handler,
 		},
 		{
 			MethodName: "Inspect",
