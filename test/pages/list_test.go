@@ -175,7 +175,7 @@ export MERIDIAN_TOKEN=$(meridian generate user-token --name backend-owner --vali
 	}},
 	{path: "docs/tokens.md", live: true, servers: []string{"meridian-global --data-dir $PAGE/own"}, before: "export MERIDIAN_CONFIG=$PAGE/own/admin.yaml"},
 	{path: "docs/operations/cluster.md", live: true, before: "unset MERIDIAN_CONFIG; mkdir -p $PAGE/tmp/own", words: map[string]string{"127.0.0.1:5690": freeAddress()}},
-	{path: "docs/operations/zone-cluster.md", live: true},
+	{path: "docs/operations/zone-cluster.md", live: true, servers: []string{"meridian-global --data-dir $PAGE/own"}, before: "export MERIDIAN_CONFIG=$PAGE/own/admin.yaml"},
 	{path: "docs/operations/encryption.md", live: true},
 	{path: "docs/operations/backup-and-restore.md", live: true, servers: []string{"meridian-global --data-dir $PAGE/own --name one"}, before: `export MERIDIAN_CONFIG=$PAGE/own/admin.yaml
 printf 'type: Mesh\nname: demo\n---\ntype: Mesh\nname: shop\n' | meridian apply -f -
@@ -197,6 +197,9 @@ var unrun = map[string]map[string]string{
 	},
 	"docs/operations/rollouts.md": {
 		"meridian apply -f policies/ --rollout zones=canary,then=25%,then=all --interval 10m --halt-on 'zone.proxiesRejected > 0 || !zone.connected'": "needs zones, and takes as long as its intervals",
+	},
+	"docs/operations/size.md": {
+		"meridian apply -f export/ --in-batches": "writes a million resources; tests of the command have smaller inputs",
 	},
 	"docs/dataplanes.md": {"meridian dataplanes": "needs a proxy that stays connected"},
 	"docs/proxies/README.md": {
