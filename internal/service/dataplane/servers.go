@@ -36,11 +36,13 @@ func (d *Service) here(r *resource.Resource) *resource.Resource {
 // looksAfter reports whether this server removes a dataplane when its proxy is gone: one
 // that was registered here, or at a server that is absent. Called with the service locked.
 func (d *Service) looksAfter(r *resource.Resource) bool {
-	if !byProxy(r) {
-		return false
-	}
-	at := registeredAt(r)
-	return d.cfg.Server == "" || at == d.cfg.Server || d.cfg.Absent(at)
+	return byProxy(r) && d.answersFor(registeredAt(r))
+}
+
+// answersFor reports whether what is registered at a server, empty for none, is for this one
+// to look after. Called with the service locked.
+func (d *Service) answersFor(server string) bool {
+	return d.cfg.Server == "" || server == d.cfg.Server || d.cfg.Absent(server)
 }
 
 // looksAfterNow is looksAfter for callers that have not locked the service.

@@ -225,3 +225,25 @@ func TestAttendedElsewhere(t *testing.T) {
 		require.Empty(t, w.service.elsewhere)
 	})
 }
+
+// Together the servers of a zone that drains count each dataplane that is left once: those
+// that are registered at none, which operators applied or an absent server had, the leader.
+func TestServersCountWhatIsLeftOnce(t *testing.T) {
+	inPair(t, func(t *testing.T, p *pair) {
+		token := p.a.token("")
+		p.a.operator("manual", dataplaneSpec("db"))
+		p.a.connect(token, "web-1", dataplaneSpec("web"))
+		p.b.connect(token, "web-2", dataplaneSpec("web"))
+		synctest.Wait()
+		left := func(w *world) []int {
+			all, applied := w.service.Left()
+			return []int{all, applied}
+		}
+		p.lose("") // b leads, and what is registered at no server is its to count
+		require.Equal(t, []int{1, 0}, left(p.a))
+		require.Equal(t, []int{2, 1}, left(p.b))
+		p.a.stop()
+		p.lose("a")
+		require.Equal(t, []int{3, 1}, left(p.b))
+	})
+}
