@@ -86,7 +86,7 @@ var all = []mutant{
 		edits: []edit{{
 			"w.Mode, p.phase, p.cursor = syncv1.Mode_MODE_RESUME, phaseFeed, from\n",
 			"w.Mode, p.phase, p.cursor = syncv1.Mode_MODE_RESUME, phaseFeed, from\n" +
-				"\t\tif missed, ok := p.feed.after(from, 1); ok && len(missed) > 0 {\n\t\t\tp.cursor = missed[0].revision\n\t\t}\n",
+				"\t\tif missed, ok := p.feed.after(from, 1, nil); ok && len(missed) > 0 {\n\t\t\tp.cursor = missed[0].revision\n\t\t}\n",
 		}},
 		pkg: "./internal/sync", run: "TestResumeContinuesAtTheZonesRevision",
 	},
