@@ -21,7 +21,6 @@ type core struct {
 	st        *store.Store
 	dir       *raftlog.DataDir
 	log       *raftlog.Log
-	decoder   decoder
 	network   raftnet.Network // nil: none
 	transport raftnet.Transport
 	// id is what raft knows this server by.

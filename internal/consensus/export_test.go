@@ -15,10 +15,3 @@ func SlowWrites(n *Node, took time.Duration) {
 
 // CutOff closes a server's connections and its listener at once.
 func CutOff(n *Node) error { return n.network.Close() }
-
-// known is how many entries were decoded before they were applied.
-func (d *decoder) known() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.ahead
-}

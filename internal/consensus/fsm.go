@@ -21,8 +21,6 @@ type fsm struct {
 	halted *halted
 	st     *store.Store
 	events Events
-	// decoder, unless nil, may have decoded an entry already.
-	decoder *decoder
 	// complete, unless nil, adds the data of an entry that comes without.
 	complete func(*raft.Log) (*raft.Log, error)
 	// configured, unless nil, is told of changes of membership.
@@ -88,7 +86,7 @@ func (f fsm) Apply(entry *raft.Log) any {
 	if f.format != 0 && format > f.format {
 		return f.halted.at(newerEntry(entry.Index, format, f.format))
 	}
-	txn, err := f.decoder.txn(entry)
+	txn, err := store.DecodeCommand(entry.Data)
 	if err == nil && f.used != nil {
 		f.used.Store(max(f.used.Load(), format)) // entries are applied one after the other
 	}

@@ -227,7 +227,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.endpoint.Complete(n.log.Complete)
 	n.endpoint.Campaigning(n.campaigning, n.electionTimeout, n.suspicion.standBack)
 	n.endpoint.Replicating(n.replicating)
-	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, decoder: &n.decoder, complete: n.log.Complete}
+	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete}
 	var newer error // why a snapshot is for a newer release to restore
 	machine.unusable = func(err error) {
 		if errors.Is(err, ErrNewerLog) {
@@ -235,7 +235,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 		}
 		snapshots.Unusable(err)
 	}
-	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, decodingLog{n.log, &n.decoder}, n.log, snapshots, n.endpoint)
+	n.raft, err = raft.NewRaft(n.cfg.raftConfig(n.id, notify), machine, n.log, n.log, snapshots, n.endpoint)
 	snapshots.Running()
 	if err == nil {
 		n.running.Store(n.raft)
@@ -500,6 +500,5 @@ func (n *Node) shutDown() error {
 	err = errors.Join(n.raftEnd.Error(), err)
 	n.endpoint.Stop() // a message of a peer may begin an answer (screen)
 	n.answers.Wait()
-	n.decoder.end()
 	return errors.Join(err, n.log.Close())
 }
