@@ -14,7 +14,8 @@ type State string
 const (
 	// Synced: the client has accepted everything it asked for.
 	Synced State = "SYNCED"
-	// Sent: a response is not answered yet.
+	// Sent: a response is not answered yet, or one of several resources was rejected and they
+	// are about to be sent one by one.
 	Sent State = "SENT"
 	// Stale: a response has not been answered for longer than a client needs.
 	Stale State = "STALE"
@@ -68,7 +69,7 @@ func (s *Stream) Status(now time.Time) []TypeStatus {
 		}
 		switch {
 		case !t.asked || s.set == nil:
-		case len(status.Rejections) > 0 || t.detail != "" && t.out == nil:
+		case len(status.Rejections) > 0 || t.detail != "" && t.out == nil && len(t.suspects) == 0:
 			status.State = Rejected
 		case t.out != nil && now.Sub(t.out.since) > staleAfter:
 			status.State = Stale
@@ -76,6 +77,8 @@ func (s *Stream) Status(now time.Time) []TypeStatus {
 			status.State = Sent
 		case t.waiting:
 			status.State = Warming
+		case len(t.suspects) > 0:
+			status.State = Sent
 		case len(status.Withheld) > 0:
 		case status.Resources > 0 || t.accepted && s.set.Withheld == "":
 			status.State = Synced

@@ -229,6 +229,25 @@ func TestWhatARejectedBatchLeftBehindIsReplaced(t *testing.T) {
 	c.sends("EDS ea") // and not the same cluster once more
 }
 
+// A type is not rejected before it is known of which resource: of several that were
+// rejected together, each is sent by itself first.
+func TestATypeIsRejectedOnceItIsKnownWhatIs(t *testing.T) {
+	c := envoy(t)
+	c.stream.SetTarget(setOf(t, 2, clusterOf(t, "a", 2), clusterOf(t, "b", 2),
+		endpointsOf(t, "a", 1), endpointsOf(t, "b", 1), routesOf(t, "r", 1, "a"), listenerOf(t, "l", 1, "r")))
+	c.sends("CDS a b", "EDS ea")
+	c.acks(xds.Endpoints)
+	c.nacks(xds.Cluster)
+	require.Equal(t, Sent, c.status(xds.Cluster).State, "before they are sent by themselves")
+	c.sends("CDS a", "EDS ea")
+	c.acks(xds.Endpoints)
+	c.acks(xds.Cluster)
+	c.sends("CDS b")
+	c.nacks(xds.Cluster)
+	require.Equal(t, Rejected, c.status(xds.Cluster).State)
+	require.Len(t, c.status(xds.Cluster).Rejections, 1)
+}
+
 // Another stream of a proxy is not sent what it rejected on the first.
 func TestAProxyIsNotSentAgainWhatItRejected(t *testing.T) {
 	memory := &Memory{}
