@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
 
 	meridianv1 "meridian/api/meridian/v1"
@@ -76,6 +77,8 @@ type API struct {
 	// Servers returns the addresses of all servers that serve the same, for users to
 	// fall back to; none while they are not known. Optional.
 	Servers func() []string
+	// Codec encodes messages. Optional: nil for protobuf as gRPC does it.
+	Codec encoding.CodecV2
 }
 
 // Assemble makes the gRPC API with the services that every server has: resources
@@ -102,6 +105,7 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		Unary:                   b.Audit.Unary,
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
 		Limits:                  b.Limits,
+		Codec:                   api.Codec,
 	})
 	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
 	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)

@@ -167,8 +167,9 @@ func (g *global) assemble() error {
 			syncv1.SyncService_ServiceDesc.ServiceName:     token.ForZone,
 			meridianv1.JoinService_ServiceDesc.ServiceName: token.ForServer,
 		}),
-		View: func() store.Reader { return g.Store.View() },
-		Uses: tokenUses(),
+		View:  func() store.Reader { return g.Store.View() },
+		Uses:  tokenUses(),
+		Codec: zonesync.Codec(),
 	}), resources)
 	meridianv1.RegisterRolloutServiceServer(g.GRPC, &admin.Rollouts{Service: resources})
 	meridianv1.RegisterControlServiceServer(g.GRPC, &controlService{global: g})

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -86,14 +88,20 @@ type Calls struct {
 	// Limits bound the calls. Those on connections hold for listeners from
 	// Limits.Bound.
 	Limits *Limits
+	// Codec encodes messages; nil for protobuf as gRPC does it.
+	Codec encoding.CodecV2
 }
 
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
 // through what calls says, and a handler that panics fails its own call only.
 func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 	watches, requests := newWatchTracker(), newRequests()
+	if calls.Codec == nil {
+		calls.Codec = encoding.GetCodecV2(protocodec.Name)
+	}
 	g := &GRPC{requests: requests, health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
 		grpc.Creds(limitedCredentials{credentials.NewTLS(config), newHandshakes()}),
+		grpc.ForceServerCodecV2(calls.Codec),
 		grpc.InTapHandle(limitCall),
 		grpc.StatsHandler(endedCalls{requests}),
 		grpc.MaxRecvMsgSize(maxRequest),

@@ -90,7 +90,7 @@ func (c *cluster) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	lis := bufconn.Listen(64 << 10)
 	c.lis.Store(lis)
-	c.grpc = grpc.NewServer(grpc.StaticStreamWindowSize(64 << 10)) // as servers do
+	c.grpc = grpc.NewServer(grpc.StaticStreamWindowSize(64<<10), grpc.ForceServerCodecV2(Codec())) // as servers do
 	syncv1.RegisterSyncServiceServer(c.grpc, c.server)
 	var running sync.WaitGroup
 	running.Go(func() { _ = c.grpc.Serve(lis) })

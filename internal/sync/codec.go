@@ -19,8 +19,8 @@ import (
 )
 
 // maxPart is the size in bytes that parts of a batch and chunks aim for: a zone that
-// does not read holds a few of them in its server, since each is copied to be sent. A
-// single larger resource travels in a part of its own.
+// does not read holds a few chunks of its own in its server. A single larger resource
+// travels in a part of its own.
 const maxPart = 31 << 10 // a frame fits the 32 KiB of gRPC's buffers
 
 // errMalformed means that bytes are not what they are said to be: the other end

@@ -39,6 +39,8 @@ type feedState struct {
 	head, last resource.Revision
 	// digest is the digest of the synced kinds at head.
 	digest store.Digest
+	// bookmark is the frame that says so. Every stream sends this one, and it is not changed.
+	bookmark *syncv1.GlobalFrame
 	// resources counts the synced resources at head, changes the synced changes
 	// since the feed began.
 	resources, changes uint64
@@ -91,7 +93,7 @@ func (f *feed) reset(v *store.View) {
 			f.state.resources += uint64(v.Count(kind))
 		}
 	}
-	f.wakeLocked()
+	f.changedLocked()
 }
 
 // append takes the store's next batch. It must follow the one before it.
@@ -105,7 +107,7 @@ func (f *feed) append(b store.Batch) error {
 	if b.Epoch != nil {
 		f.state.epoch = *b.Epoch
 	}
-	defer f.wakeLocked()
+	defer f.changedLocked()
 	synced := make([]store.Change, 0, len(b.Changes))
 	for _, c := range b.Changes {
 		if f.synced(c.Key().Kind) {
@@ -194,6 +196,14 @@ func (f *feed) trimLocked() {
 		clear(f.entries[:drop])
 		f.entries = f.entries[drop:]
 	}
+}
+
+// changedLocked follows every change of the state.
+func (f *feed) changedLocked() {
+	f.state.bookmark = &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Bookmark{Bookmark: &syncv1.Bookmark{
+		Revision: uint64(f.state.head), Digest: f.state.digest.Bytes(), Head: uint64(f.state.head),
+	}}}
+	f.wakeLocked()
 }
 
 func (f *feed) wakeLocked() {

@@ -451,9 +451,7 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 		return false, nil
 	}
 	p.bookmarked, p.queueCursor = now, at.head
-	p.queue = append(p.queue, &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Bookmark{Bookmark: &syncv1.Bookmark{
-		Revision: uint64(at.head), Digest: at.digest.Bytes(), Head: uint64(at.head),
-	}}})
+	p.queue = append(p.queue, at.bookmark)
 	return true, nil
 }
 

@@ -69,7 +69,7 @@ type ZoneStatus struct {
 type registry struct {
 	mu    sync.Mutex
 	zones map[resource.ZoneName]map[string]*instance
-	wake  chan struct{} // closed and replaced at every change
+	wake  chan struct{} // closed at the next change; nil until changed is called after the last one
 }
 
 // instance is one replica of a zone, connected or last seen.
@@ -94,18 +94,23 @@ type instance struct {
 }
 
 func newRegistry() *registry {
-	return &registry{zones: map[resource.ZoneName]map[string]*instance{}, wake: make(chan struct{})}
+	return &registry{zones: map[resource.ZoneName]map[string]*instance{}}
 }
 
 func (r *registry) wakeLocked() {
-	close(r.wake)
-	r.wake = make(chan struct{})
+	if r.wake != nil {
+		close(r.wake)
+		r.wake = nil
+	}
 }
 
 // changed is closed at the next change. Take it before reading.
 func (r *registry) changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.wake == nil {
+		r.wake = make(chan struct{})
+	}
 	return r.wake
 }
 
