@@ -27,8 +27,8 @@ import (
 // zonesAtOnce is how many zones connect at the same time.
 const zonesAtOnce = 32
 
-// BenchmarkZones connects 1,000 zones to one global, or as many as BENCH_ZONES says, each
-// on a TLS connection of its own. What they hold is not kept: they acknowledge a change as
+// BenchmarkZones connects 1,000 zones to one global with 1,000 policies, or as many as
+// BENCH_ZONES and BENCH_RESOURCES say, each zone on a TLS connection of its own. What they hold is not kept: they acknowledge a change as
 // soon as they have it, so that the times are those of the global, of the network and of
 // this process, which shares the processors with it. Memory is that for each zone with its
 // token and whatever is left of the moment at which all zones have come back at once; and,
@@ -37,14 +37,14 @@ func BenchmarkZones(b *testing.B) {
 	system(b)
 	procfs(b)
 	enoughFiles(b)
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("BENCH_ZONES"), "1000"))
-	require.NoError(b, err, "BENCH_ZONES")
-	g := newGlobal(b, few)
+	n, resources := count(b, "BENCH_ZONES", 1000), count(b, "BENCH_RESOURCES", few)
+	g := newGlobal(b, resources)
 	<-time.After(rest)
 	alone := g.memory(b, "VmRSS")
 	f := issueZones(b, g, n)
 	<-time.After(rest)
 	issued := g.memory(b, "VmRSS") // with what it keeps of each zone, connected or not
+	f.bring(b)
 	f.connect(b, zonesAtOnce)
 	<-time.After(rest)
 	resting := g.memory(b, "VmRSS")
@@ -80,6 +80,14 @@ func BenchmarkZones(b *testing.B) {
 	target(b, "reconnected-max-ms", returned.worst(), 4000)
 }
 
+// count is a number from the environment.
+func count(b *testing.B, name string, otherwise int) int {
+	b.Helper()
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(name), strconv.Itoa(otherwise)))
+	require.NoError(b, err, name)
+	return n
+}
+
 // zoneChanges is how many writes the zones are sent, one after the other.
 const zoneChanges = 50
 
@@ -113,6 +121,7 @@ type simulatedZone struct {
 func newSimulatedZones(b *testing.B, g *global, n int) *simulatedZones {
 	b.Helper()
 	f := issueZones(b, g, n)
+	f.bring(b)
 	f.connect(b, zonesAtOnce)
 	return f
 }
@@ -149,6 +158,26 @@ func issueZones(b *testing.B, g *global, n int) *simulatedZones {
 		f.running.Wait()
 	})
 	return f
+}
+
+// bring has the first zone receive everything, and the others begin with what it has, as
+// zones do that were connected before.
+func (f *simulatedZones) bring(b *testing.B) {
+	b.Helper()
+	first := f.zones[0]
+	ctx, cancel := context.WithCancel(b.Context())
+	current, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		first.follow(ctx, current)
+	}()
+	require.NoError(b, <-current)
+	cancel()
+	<-ended
+	for _, z := range f.zones[1:] {
+		z.epoch = first.epoch
+		z.revision.Store(first.revision.Load())
+	}
 }
 
 // connect connects every zone, some at a time, and returns when all of them have what
