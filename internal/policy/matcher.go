@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"meridian/internal/parallel"
 	"meridian/internal/resource"
 )
 
@@ -18,6 +19,10 @@ var ErrNoPolicy = errors.New("no such policy")
 // maxMemos bounds how many shapes keep their computed rules. Beyond it they are
 // computed again when asked for, which takes microseconds.
 const maxMemos = 4096
+
+// compiledAtOnce bounds how many compiled policies a Reset holds before they are filed: a
+// compiled one takes several times as much memory.
+const compiledAtOnce = 4096
 
 // Matcher knows which policies take effect on which dataplanes, and follows
 // changes.
@@ -126,9 +131,7 @@ func (m *Matcher) Reset(view View) {
 	m.dependents = map[resource.Key]map[resource.Key]struct{}{}
 	m.memos.Store(0)
 	for _, kind := range m.kinds {
-		for r := range view.List(kind, "") {
-			m.addPolicyLocked(m.byKind[kind].Compile(view, r), false)
-		}
+		m.addPoliciesLocked(kind, slices.Collect(view.List(kind, "")))
 	}
 	for r := range view.List(resource.KindDataplane, "") {
 		m.addDataplaneLocked(r)
@@ -157,8 +160,33 @@ func (m *Matcher) meshLocked(name resource.MeshName) *meshState {
 	return ms
 }
 
+// addPoliciesLocked adds policies of one kind, which are compiled on all processors.
+func (m *Matcher) addPoliciesLocked(kind resource.Kind, resources []*resource.Resource) {
+	type prepared struct {
+		policy *Policy
+		filed  *filed
+	}
+	engine := m.byKind[kind]
+	for some := range slices.Chunk(resources, compiledAtOnce) {
+		all := make([]prepared, len(some))
+		parallel.For(len(some), func(from, to int) {
+			for i := from; i < to; i++ {
+				p := engine.Compile(m.view, some[i])
+				all[i] = prepared{p, newFiled(p, engine, false)}
+			}
+		})
+		for _, p := range all {
+			m.fileLocked(p.policy, p.filed)
+		}
+	}
+}
+
 // addPolicyLocked adds a policy, and keeps it as compiled where it is about to be asked for.
 func (m *Matcher) addPolicyLocked(p *Policy, keep bool) {
+	m.fileLocked(p, newFiled(p, m.byKind[p.Key().Kind], keep))
+}
+
+func (m *Matcher) fileLocked(p *Policy, f *filed) {
 	key := p.Key()
 	ms := m.meshLocked(key.Mesh)
 	x := ms.kinds[key.Kind]
@@ -166,7 +194,7 @@ func (m *Matcher) addPolicyLocked(p *Policy, keep bool) {
 		x = newKindIndex()
 		ms.kinds[key.Kind] = x
 	}
-	x.insert(newFiled(p, m.byKind[key.Kind], keep))
+	x.insert(f)
 	for _, name := range namesIn(p) {
 		ms.named[name]++
 	}

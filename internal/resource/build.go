@@ -22,15 +22,36 @@ const maxSpecDepth = doctree.MaxDepth - 8
 // The error is a *DocumentError with every problem; the problems returned are
 // the warnings and advice of a spec that is accepted.
 func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
-	report := &Report{}
-	refuse := func() (*Resource, []Problem, error) {
-		report.curb()
+	spec, n, report := readSpec(meta, specJSON)
+	var canonical []byte
+	if n != nil {
+		canonical = canonicalOf(n, report)
+	}
+	report.curb()
+	if report.Failed() {
 		return nil, nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
 	}
+	return New(meta, spec, canonical), report.Problems, nil
+}
+
+// decodeStored decodes and validates a spec from its canonical JSON.
+func decodeStored(meta Meta, canonical []byte) (Spec, error) {
+	spec, _, report := readSpec(meta, canonical)
+	if report.Failed() {
+		report.curb()
+		return nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
+	}
+	return spec, nil
+}
+
+// readSpec decodes and validates one spec and returns it with its tree, nil where it
+// could not be read. What is wrong is in the report.
+func readSpec(meta Meta, specJSON []byte) (Spec, *doctree.Node, *Report) {
+	report := &Report{}
 	descriptor, ok := Describe(meta.Kind)
 	if !ok {
 		report.Errorf("type", "%s", unknownKind(string(meta.Kind)))
-		return refuse()
+		return nil, nil, report
 	}
 	checkKey(descriptor, meta.Key, report)
 	if _, ok := meta.Labels[LabelMesh]; ok {
@@ -46,14 +67,9 @@ func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
 		doctree.Duplicates(values[0], Root, report.repeated)
 	}
 	if report.Failed() {
-		return refuse()
+		return nil, nil, report
 	}
-	spec, canonical := decodeSpec(descriptor, values[0], report)
-	if report.Failed() {
-		return refuse()
-	}
-	report.curb()
-	return New(meta, spec, canonical), report.Problems, nil
+	return decodeTree(descriptor, values[0], report), values[0], report
 }
 
 // checkKey reports a name or mesh that cannot be, given the kind's scope.
@@ -101,10 +117,16 @@ func DecodeInto(target any, n *doctree.Node) []Problem {
 // decodeSpec decodes and validates the tree of a spec and returns it with its
 // canonical JSON. What is wrong goes to report.
 func decodeSpec(d *Descriptor, n *doctree.Node, report *Report) (Spec, []byte) {
+	spec := decodeTree(d, n, report)
+	return spec, canonicalOf(n, report)
+}
+
+// decodeTree decodes and validates the tree of a spec. What is wrong goes to report.
+func decodeTree(d *Descriptor, n *doctree.Node, report *Report) Spec {
 	spec := d.New()
 	if n.Deeper(maxSpecDepth) {
 		report.Errorf(Root, "nested more than %d levels deep", maxSpecDepth)
-		return spec, nil
+		return spec
 	}
 	dec := &decoder{}
 	dec.into(spec, n, Root)
@@ -119,11 +141,20 @@ func decodeSpec(d *Descriptor, n *doctree.Node, report *Report) (Spec, []byte) {
 			report.Problems = append(report.Problems, p)
 		}
 	}
+	return spec
+}
+
+// canonicalOf returns the canonical JSON of the tree of a spec. Where it is too large, that
+// goes to report.
+func canonicalOf(n *doctree.Node, report *Report) []byte {
+	if n.Deeper(maxSpecDepth) {
+		return nil
+	}
 	canonical := n.Canonical(nil)
 	if len(canonical) > MaxSpecBytes {
 		report.Errorf(Root, "the content takes %d bytes; at most %d are allowed", len(canonical), MaxSpecBytes)
 	}
-	return spec, canonical
+	return canonical
 }
 
 // undecodedAt reports whether a path is, contains or is inside one that could not be

@@ -77,11 +77,11 @@ func (r *Resource) decode() Spec {
 			return spec
 		}
 	}
-	built, _, err := Build(r.meta, r.canonical)
+	spec, err := decodeStored(r.meta, r.canonical)
 	if err != nil {
 		return &Unreadable{Err: err}
 	}
-	return built.spec
+	return spec
 }
 
 // decodeValid decodes a spec that was validated, nil where that fails all the same.

@@ -140,6 +140,7 @@ func (b *batch) run(ops []Op, meshRules bool) ([]OpResult, error) {
 			results[i] = b.write(key, op)
 		}
 	}
+	b.putAll(b.changes)
 	if meshRules {
 		if err := b.checkMeshes(results); err != nil {
 			return nil, err
@@ -165,6 +166,7 @@ func (op Op) target() (resource.Key, error) {
 	return key, nil
 }
 
+// write notes what an operation writes, which is put with all others of the batch.
 func (b *batch) write(key resource.Key, op Op) OpResult {
 	r := op.Resource
 	meta := resource.Meta{
@@ -195,7 +197,6 @@ func (b *batch) write(key resource.Key, op Op) OpResult {
 		meta.ModificationTime = kept.ModificationTime
 	}
 	after := r.Store(meta)
-	b.put(newItem(after))
 	b.changes = append(b.changes, Change{Before: before, After: after})
 	return result
 }

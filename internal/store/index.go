@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"meridian/internal/parallel"
 	"meridian/internal/resource"
 )
 
@@ -51,19 +52,51 @@ func (x *index) copy() *index {
 	return &index{terms: x.terms, entries: x.entries.Copy()}
 }
 
-// replace takes a resource out and puts another of the same key in; either may be nil.
-func (x *index) replace(before, after *resource.Resource) {
+// termChange is what a change of a resource takes out of the index and puts in.
+type termChange struct{ out, in []entry }
+
+// change returns what takes a resource out and puts another of the same key in; either
+// may be nil. It is safe for concurrent use.
+func (x *index) change(before, after *resource.Resource) termChange {
 	if x == nil {
-		return
+		return termChange{}
 	}
-	now := x.of(after)
+	c := termChange{in: x.of(after)}
 	for _, e := range x.of(before) {
-		if !slices.ContainsFunc(now, func(n entry) bool { return n.term == e.term }) {
-			x.entries.Delete(e)
+		if !slices.ContainsFunc(c.in, func(n entry) bool { return n.term == e.term }) {
+			c.out = append(c.out, e)
 		}
 	}
-	for _, e := range now {
+	return c
+}
+
+func (x *index) apply(c termChange) {
+	for _, e := range c.out {
+		x.entries.Delete(e)
+	}
+	for _, e := range c.in {
 		x.entries.Set(e)
+	}
+}
+
+// ofEach returns the entries of each of the resources.
+func (x *index) ofEach(resources []*resource.Resource) [][]entry {
+	all := make([][]entry, len(resources))
+	if x != nil {
+		parallel.For(len(resources), func(from, to int) {
+			for i := from; i < to; i++ {
+				all[i] = x.of(resources[i])
+			}
+		})
+	}
+	return all
+}
+
+// load puts entries in that come after all others, in any order.
+func (x *index) load(entries []entry) {
+	slices.SortFunc(entries, func(a, b entry) int { return a.compare(&b) })
+	for _, e := range entries {
+		x.entries.Load(e)
 	}
 }
 

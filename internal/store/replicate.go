@@ -32,6 +32,7 @@ func (s *Store) Replicate(in Batch) error {
 		seen[c.Key()] = struct{}{}
 		b.adopt(c)
 	}
+	b.putAll(b.changes)
 	var epoch *Epoch
 	if in.Epoch != nil && *in.Epoch != from.epoch {
 		epoch = in.Epoch
@@ -44,6 +45,7 @@ func (s *Store) Replicate(in Batch) error {
 	return nil
 }
 
+// adopt notes a change, and deletes what it deletes.
 func (b *batch) adopt(c Change) {
 	key := c.Key()
 	it, had := b.get(key)
@@ -53,10 +55,8 @@ func (b *batch) adopt(c Change) {
 		b.changes = append(b.changes, Change{Before: it.res})
 	case c.After == nil:
 	case !had:
-		b.put(newItem(c.After))
 		b.changes = append(b.changes, Change{After: c.After})
 	case !same(it.res, c.After):
-		b.put(newItem(c.After))
 		b.changes = append(b.changes, Change{Before: it.res, After: c.After})
 	}
 }

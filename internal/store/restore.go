@@ -132,13 +132,12 @@ func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) 
 	if len(gathered) != end.Resources || digest != end.Digest {
 		return &RestoreError{Reason: fmt.Sprintf("the state contradicts itself: %d resources with digest %s, announced were %d with %s", len(gathered), digest, end.Resources, end.Digest)}
 	}
-	s.generation++
-	d := &draft{generation: s.generation, tree: newTree(), index: newIndex(s.opts.Terms)}
-	for _, r := range gathered {
-		if _, twice := d.get(r.Key()); twice {
-			return &RestoreError{Reason: fmt.Sprintf("the state contradicts itself: it holds %s twice", r.Key())}
-		}
-		d.put(newItem(notAfter(r, rev)))
+	for i, r := range gathered {
+		gathered[i] = notAfter(r, rev)
+	}
+	d, twice, ok := s.draftOf(gathered)
+	if !ok {
+		return &RestoreError{Reason: fmt.Sprintf("the state contradicts itself: it holds %s twice", twice)}
 	}
 	last := from.time
 	if end.Time.After(last) {

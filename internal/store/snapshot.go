@@ -71,13 +71,9 @@ func (s *Store) Reset(snap *Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.View()
-	s.generation++
-	d := &draft{generation: s.generation, tree: newTree(), index: newIndex(s.opts.Terms)}
-	for _, r := range snap.Resources {
-		if _, twice := d.get(r.Key()); twice {
-			return fmt.Errorf("reset: %w: %s twice", ErrCorrupt, r.Key())
-		}
-		d.put(newItem(r))
+	d, twice, ok := s.draftOf(snap.Resources)
+	if !ok {
+		return fmt.Errorf("reset: %w: %s twice", ErrCorrupt, twice)
 	}
 	v := &View{
 		revision: snap.Revision, changed: snap.Changed, access: snap.AccessRevision,

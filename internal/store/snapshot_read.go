@@ -7,6 +7,7 @@ import (
 	"io"
 
 	storev1 "meridian/api/store/v1"
+	"meridian/internal/parallel"
 	"meridian/internal/resource"
 )
 
@@ -45,6 +46,9 @@ func (r *recordReader) snapshot() (*Snapshot, error) {
 	p := &snapshotParser{snap: &Snapshot{}}
 	for !p.done {
 		kind, body, err := r.next()
+		if err == nil && (kind != resourceRecord || len(p.bodies) == loadAtOnce || p.bytes > loadBytes) {
+			err = p.resources()
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -87,14 +91,22 @@ type snapshotParser struct {
 	last   recordKind
 	digest Digest
 	done   bool
+	// bodies are the next records of resources, which are decoded together; bytes is what
+	// they take.
+	bodies [][]byte
+	bytes  int
 }
+
+// loadBytes bounds what records that are decoded together take, in bytes.
+const loadBytes = 16 << 20
 
 func (p *snapshotParser) record(kind recordKind, body []byte) error {
 	switch kind {
 	case headerRecord:
 		return p.header(body)
 	case resourceRecord:
-		return p.resource(body)
+		p.bodies, p.bytes = append(p.bodies, body), p.bytes+len(body)
+		return nil
 	case requestRecord:
 		return p.request(body)
 	case batchRecord:
@@ -140,21 +152,46 @@ func (p *snapshotParser) header(body []byte) error {
 	return nil
 }
 
-func (p *snapshotParser) resource(body []byte) error {
+// resources decodes the records of resources so far, on all processors.
+func (p *snapshotParser) resources() error {
+	type decoded struct {
+		resource *resource.Resource
+		sum      Digest
+		err      error
+	}
+	all := make([]decoded, len(p.bodies))
+	parallel.For(len(all), func(from, to int) {
+		for i := from; i < to; i++ {
+			d := &all[i]
+			if d.resource, d.err = decodeResource(p.bodies[i]); d.err == nil {
+				d.sum = Sum(d.resource)
+			}
+		}
+	})
+	for _, d := range all {
+		if d.err != nil {
+			return d.err
+		}
+		if n := len(p.snap.Resources); n > 0 && p.snap.Resources[n-1].KeyRef().Compare(*d.resource.KeyRef()) >= 0 {
+			return fmt.Errorf("%w: %s after %s", ErrCorrupt, d.resource.Key(), p.snap.Resources[n-1].Key())
+		}
+		p.digest = p.digest.Add(d.sum)
+		p.snap.Resources = append(p.snap.Resources, d.resource)
+	}
+	p.bodies, p.bytes = p.bodies[:0], 0
+	return nil
+}
+
+func decodeResource(body []byte) (*resource.Resource, error) {
 	var message storev1.Resource
 	if err := unmarshal(body, &message); err != nil {
-		return err
+		return nil, err
 	}
 	r, err := resourceFromProto(&message)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	if n := len(p.snap.Resources); n > 0 && p.snap.Resources[n-1].Key().Compare(r.Key()) >= 0 {
-		return fmt.Errorf("%w: %s after %s", ErrCorrupt, r.Key(), p.snap.Resources[n-1].Key())
-	}
-	p.digest = p.digest.Add(Sum(r))
-	p.snap.Resources = append(p.snap.Resources, r)
-	return nil
+	return r, nil
 }
 
 func (p *snapshotParser) request(body []byte) error {

@@ -84,14 +84,25 @@ type draft struct {
 func (d *draft) get(key resource.Key) (*item, bool) { return lookup(d.tree, key) }
 
 func (d *draft) put(it *item) {
-	t := d.tallyOf(it.key.Kind)
-	old, replaced := d.tree.Set(it)
-	if replaced {
-		d.subtract(t, old)
-		d.index.replace(old.res, it.res)
-	} else {
-		d.index.replace(nil, it.res)
+	var before *resource.Resource
+	if old, ok := d.get(*it.key); ok {
+		before = old.res
 	}
+	d.putItem(it, d.index.change(before, it.res))
+}
+
+// putItem is put of what is prepared: the item, and what it changes in the index.
+func (d *draft) putItem(it *item, terms termChange) {
+	if old, replaced := d.tree.Set(it); replaced {
+		d.subtract(d.tallyOf(it.key.Kind), old)
+	}
+	d.index.apply(terms)
+	d.add(it)
+}
+
+// add counts an item that the tree has.
+func (d *draft) add(it *item) {
+	t := d.tallyOf(it.key.Kind)
 	t.count++
 	t.digest = t.digest.Add(it.sum)
 	bucket := it.bucket()
@@ -102,7 +113,7 @@ func (d *draft) put(it *item) {
 func (d *draft) delete(key resource.Key) {
 	if old, ok := d.tree.Delete(itemAt(key)); ok {
 		d.subtract(d.tallyOf(key.Kind), old)
-		d.index.replace(old.res, nil)
+		d.index.apply(d.index.change(old.res, nil))
 	}
 }
 

@@ -13,9 +13,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-	"google.golang.org/protobuf/proto"
 
-	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/boltcheck"
 )
 
@@ -58,7 +56,7 @@ func recordSum(key, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// openRecord checks a value and returns a copy of its payload.
+// openRecord checks a value and returns its payload, which is part of it.
 func openRecord(key, value []byte) ([]byte, error) {
 	if len(value) < recordOverhead {
 		return nil, fmt.Errorf("%w record: %d bytes", errMalformed, len(value))
@@ -70,22 +68,7 @@ func openRecord(key, value []byte) ([]byte, error) {
 	if binary.BigEndian.Uint32(value[1:]) != recordSum(key, payload) {
 		return nil, fmt.Errorf("%w record: checksum", errMalformed)
 	}
-	return bytes.Clone(payload), nil
-}
-
-// contents is what a replica file holds.
-type contents struct {
-	state     *syncv1.ReplicaState // nil: none, or lost
-	good, bad []change
-	// damage describes, for the operator, what is damaged; remove are the keys of
-	// those records.
-	damage []string
-	remove []recordKey
-}
-
-type recordKey struct {
-	bucket string
-	key    []byte
+	return payload, nil
 }
 
 // disk is the replica's file.
@@ -104,14 +87,16 @@ const mappedBytes = 256 << 20
 // all of it. What is damaged is left out and reported; a file whose structure
 // is damaged is set aside and what could be read goes into a new one, so that
 // bbolt, which trusts what it reads, is only ever given an intact file.
-func openDisk(dir string, options bolt.Options) (*disk, *contents, error) {
+func openDisk(dir string, options bolt.Options, decode Decoder) (*disk, *contents, error) {
 	path := filepath.Join(dir, replicaFile)
-	c, intact, err := survey(path)
+	c := &contents{decode: decode}
+	intact, err := survey(path, c)
 	if err != nil {
 		return nil, nil, err
 	}
+	aside := ""
 	if !intact {
-		aside, err := setAside(path)
+		aside, err = setAside(path)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -123,7 +108,7 @@ func openDisk(dir string, options bolt.Options) (*disk, *contents, error) {
 		return nil, nil, openError(path, err)
 	}
 	d := &disk{db: db}
-	if err := d.prepare(c, !intact); err != nil {
+	if err := d.prepare(c, aside); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
 	}
 	return d, c, nil
@@ -136,76 +121,25 @@ func openError(path string, err error) error {
 	return fmt.Errorf("open replica: %w", err)
 }
 
-// survey reads a file without changing it. intact is false when its structure
-// is damaged; what can be read all the same is returned.
-func survey(path string) (c *contents, intact bool, err error) {
-	c = &contents{}
+// survey reads a file without changing it into contents. intact is false when its
+// structure is damaged; what can be read all the same is in the contents.
+func survey(path string, c *contents) (intact bool, err error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && info.Size() == 0) {
-		return c, true, nil // bbolt makes it
+		return true, nil // bbolt makes it
 	}
 	if err != nil {
-		return nil, false, openError(path, err)
+		return false, openError(path, err)
 	}
 	damage, err := boltcheck.Salvage(path, c.visit)
 	if err != nil {
-		return nil, false, openError(path, err)
+		return false, openError(path, err)
 	}
+	c.finish()
 	for _, d := range damage {
 		c.damage = append(c.damage, d.Error())
 	}
-	return c, len(damage) == 0, nil
-}
-
-// visit takes one entry of the file.
-func (c *contents) visit(bucket string, key, value []byte) {
-	switch bucket {
-	case string(aboutBucket):
-		if bytes.Equal(key, stateKey) {
-			c.readState(value)
-		}
-	case string(recordsBucket):
-		c.readRecord(bucket, key, value, &c.good)
-	case string(quarantineBucket):
-		c.readRecord(bucket, key, value, &c.bad)
-	}
-}
-
-func (c *contents) readState(raw []byte) {
-	payload, err := openRecord(stateKey, raw)
-	if err == nil {
-		s := &syncv1.ReplicaState{}
-		if err = proto.Unmarshal(payload, s); err == nil {
-			c.state = s
-			return
-		}
-	}
-	c.damage = append(c.damage, fmt.Sprintf("the record of revision and epoch: %v", err))
-}
-
-func (c *contents) readRecord(bucket string, key, value []byte, into *[]change) {
-	ch, err := readRecord(key, value)
-	if err != nil {
-		c.damage = append(c.damage, fmt.Sprintf("%s: %v", readableKey(key), err))
-		c.remove = append(c.remove, recordKey{bucket: bucket, key: bytes.Clone(key)})
-		return
-	}
-	*into = append(*into, ch)
-}
-
-func readRecord(k, v []byte) (change, error) {
-	payload, err := openRecord(k, v)
-	if err != nil {
-		return change{}, err
-	}
-	ch, err := decodeChange(payload)
-	if err != nil {
-		return change{}, err
-	}
-	if ch.deleted || !bytes.Equal(diskKey(ch.meta.Key), k) {
-		return change{}, fmt.Errorf("%w record: it is about %s", errMalformed, ch.meta.Key)
-	}
-	return ch, nil
+	return len(damage) == 0, nil
 }
 
 // readableKey prints a disk key, which may be damaged, for people.
@@ -228,8 +162,8 @@ func setAside(path string) (string, error) {
 }
 
 // prepare makes the buckets, removes what is damaged and, in a new file, writes
-// what was saved from the old one.
-func (d *disk) prepare(c *contents, refill bool) error {
+// what can be read of the old one, which was set aside; empty: there was none.
+func (d *disk) prepare(c *contents, aside string) error {
 	err := d.db.Update(func(tx *bolt.Tx) error {
 		for _, name := range [][]byte{recordsBucket, quarantineBucket, aboutBucket} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -239,8 +173,8 @@ func (d *disk) prepare(c *contents, refill bool) error {
 		return nil
 	})
 	entries := c.removals()
-	if err == nil && refill {
-		entries, err = c.entries()
+	if err == nil && aside != "" {
+		entries, err = entriesOf(aside)
 	}
 	if err == nil && len(entries) > 0 {
 		err = d.Write(entries)

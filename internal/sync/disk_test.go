@@ -115,6 +115,21 @@ func TestAnyDamageIsSurvived(t *testing.T) {
 	})
 }
 
+// A replica with very many records, which are read on all processors, serves what it
+// served before, whatever it has in quarantine.
+func TestManyRecordsAreRead(t *testing.T) {
+	dir := t.TempDir()
+	_, z := filled(t, dir, 3*readAtOnce/2)
+	before, quarantined := z.store.View(), z.replica.Status().Quarantined
+	z.open()
+	after := z.store.View()
+	require.Greater(t, after.Len(), readAtOnce)
+	require.Equal(t, before.DigestOf(nil), after.DigestOf(nil))
+	require.Equal(t, quarantined, z.replica.Status().Quarantined)
+	require.Empty(t, z.replica.Status().Damage)
+	require.NoError(t, z.replica.verify())
+}
+
 func TestReplicaInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the wait for the lock is virtual
 		dir := t.TempDir()

@@ -1,6 +1,7 @@
 package zonesync
 
 import (
+	"iter"
 	"maps"
 	"time"
 
@@ -71,21 +72,20 @@ func newHoldings(zone resource.ZoneName, decode Decoder, n int) holdings {
 // restore takes one record from disk: newest last, so that quarantined bytes
 // come after the last good ones. It reports whether the record is usable. After the
 // last one, showRollouts is called.
-func (r *holdings) restore(ch *change) bool {
-	key := ch.meta.Key
+func (r *holdings) restore(rec *record) bool {
+	key := rec.key()
 	h := r.held[key]
 	if h == nil {
 		h = &heldResource{}
 		r.held[key] = h
 	}
-	h.sum = ch.sum
-	res, err := r.decode(ch.meta, ch.spec)
-	if err != nil {
-		r.add(h, ch, err)
+	h.sum = rec.sum
+	if rec.problem != nil {
+		r.add(h, rec.bytes, rec.problem)
 		return false
 	}
 	r.clear(key, h)
-	r.serve(key, h, res)
+	r.serve(key, h, rec.typed, rec.term)
 	return true
 }
 
@@ -96,12 +96,8 @@ func (r *holdings) count(key resource.Key, old, sum store.Digest) {
 }
 
 // serve replaces what readers see of one key, nil being nothing, unless a rollout
-// changes it.
-func (r *holdings) serve(key resource.Key, h *heldResource, res *resource.Resource) {
-	var sum store.Digest
-	if res != nil {
-		sum = store.Sum(res)
-	}
+// changes it. sum is its term in a digest.
+func (r *holdings) serve(key resource.Key, h *heldResource, res *resource.Resource, sum store.Digest) {
 	if _, hidden := r.overlay.Get(key); !hidden {
 		r.shown = r.shown.Sub(h.term).Add(sum)
 	}
@@ -170,9 +166,14 @@ func (r *holdings) showRollouts(touch func(resource.Key)) {
 }
 
 // served returns what readers see, in no order.
-func (r *holdings) served() []*resource.Resource {
+func (r *holdings) served() []*resource.Resource { return r.servedOf(maps.Keys(r.held)) }
+
+// servedOf is served where keys are all that is held, each once: in their order, but for
+// what rollouts change.
+func (r *holdings) servedOf(keys iter.Seq[resource.Key]) []*resource.Resource {
 	out := make([]*resource.Resource, 0, len(r.held))
-	for key, h := range r.held {
+	for key := range keys {
+		h := r.held[key]
 		if _, hidden := r.overlay.Get(key); h.good != nil && !hidden {
 			out = append(out, h.good)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 
@@ -92,14 +93,14 @@ func openReplica(cfg ReplicaConfig, options bolt.Options) (*Replica, error) {
 	var c *contents
 	var err error
 	if storage == nil {
-		storage, c, err = openDisk(cfg.Dir, options)
+		storage, c, err = openDisk(cfg.Dir, options, cfg.Decode)
 	} else {
-		c, err = openStorage(storage)
+		c, err = openStorage(storage, cfg.Decode)
 	}
 	if err != nil {
 		return nil, err
 	}
-	r := &Replica{cfg: cfg, disk: records{storage}}
+	r := &Replica{cfg: cfg, disk: records{storage, cfg.Decode}}
 	if err := r.start(c); err != nil {
 		return nil, errors.Join(err, storage.Close())
 	}
@@ -127,7 +128,7 @@ func (r *Replica) start(c *contents) error {
 	if err := r.save(promoted); err != nil {
 		return err
 	}
-	if err := r.showAll(); err != nil {
+	if err := r.showAll(c.keys()); err != nil {
 		return err
 	}
 	r.publishStatus(c.damage)
@@ -143,10 +144,11 @@ func (r *Replica) save(writes []write) error {
 	return nil
 }
 
-// showAll shows everything that the machine holds, in place of what is shown.
-func (r *Replica) showAll() error {
+// showAll shows everything that the machine holds, whose keys are given, in place of what
+// is shown.
+func (r *Replica) showAll(keys iter.Seq[resource.Key]) error {
 	m := r.machine
-	snap := &store.Snapshot{Revision: m.revision, Epoch: m.epoch, Resources: m.served()}
+	snap := &store.Snapshot{Revision: m.revision, Epoch: m.epoch, Resources: m.servedOf(keys)}
 	for _, res := range snap.Resources {
 		if t := res.Meta().ModificationTime; t.After(snap.Time) {
 			snap.Time = t
@@ -188,7 +190,7 @@ func (r *Replica) build(c *contents) (promoted []write) {
 	}
 	for i := range c.bad {
 		if m.restore(&c.bad[i]) {
-			promoted = append(promoted, write{key: c.bad[i].meta.Key, raw: c.bad[i].raw})
+			promoted = append(promoted, write{key: c.bad[i].key(), raw: c.bad[i].bytes.raw})
 		}
 	}
 	m.showRollouts(func(resource.Key) {})
@@ -202,8 +204,8 @@ func (r *Replica) build(c *contents) (promoted []write) {
 	} else {
 		// The record of revision and epoch is gone, or there never was one. What
 		// is left is served as of the newest revision in it.
-		for _, ch := range slices.Concat(c.good, c.bad) {
-			m.revision = max(m.revision, ch.meta.Revision)
+		for _, rec := range slices.Concat(c.good, c.bad) {
+			m.revision = max(m.revision, rec.revision())
 		}
 		m.damaged = len(m.held) > 0
 	}
@@ -323,7 +325,7 @@ func (r *Replica) reload() error {
 	lost.damaged = lost.damaged || r.machine.damaged
 	r.machine.repairs, r.machine.consent = lost.repairs, lost.consent
 	if r.verify() != nil {
-		if err := r.showAll(); err != nil {
+		if err := r.showAll(c.keys()); err != nil {
 			return err
 		}
 	}

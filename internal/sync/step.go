@@ -65,7 +65,7 @@ func (r *holdings) remove(c *commit, key resource.Key, touch func(resource.Key))
 	touch(key)
 	r.count(key, h.sum, store.Digest{})
 	r.clear(key, h)
-	r.serve(key, h, nil)
+	r.serve(key, h, nil, store.Digest{})
 	delete(r.held, key)
 	c.writes = append(c.writes, write{key: key})
 }
@@ -91,7 +91,7 @@ func (r *holdings) put(c *commit, ch *change, comparing bool, touch func(resourc
 		c.writes = append(c.writes, write{key: key, raw: ch.raw, bad: true})
 		return
 	}
-	r.serve(key, h, res)
+	r.serve(key, h, res, store.Sum(res))
 	c.writes = append(c.writes, write{key: key, raw: ch.raw})
 }
 

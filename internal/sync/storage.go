@@ -39,12 +39,15 @@ type replicaStore interface {
 }
 
 // records seals what a replica holds into storage entries.
-type records struct{ storage ReplicaStorage }
+type records struct {
+	storage ReplicaStorage
+	decode  Decoder
+}
 
 // openStorage reads and verifies everything that the storage holds. What is damaged
 // is left out, removed and reported.
-func openStorage(m ReplicaStorage) (*contents, error) {
-	c, err := records{m}.read()
+func openStorage(m ReplicaStorage, decode Decoder) (*contents, error) {
+	c, err := records{m, decode}.read()
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +75,11 @@ func (k records) save(writes []write, state *syncv1.ReplicaState) error {
 }
 
 func (k records) read() (*contents, error) {
-	c := &contents{}
+	c := &contents{decode: k.decode}
 	if err := k.storage.Read(c.visit); err != nil {
 		return nil, fmt.Errorf("read replica: %w", err)
 	}
+	c.finish()
 	return c, nil
 }
 
@@ -105,29 +109,4 @@ func appendWrite(entries []Entry, w write) []Entry {
 		return append(entries, Entry{Bucket: string(recordsBucket), Key: key})
 	}
 	return append(entries, recordEntry(recordsBucket, key, w.raw))
-}
-
-// removals returns the changes that remove damaged records.
-func (c *contents) removals() []Entry {
-	out := make([]Entry, 0, len(c.remove))
-	for _, s := range c.remove {
-		out = append(out, Entry{Bucket: s.bucket, Key: s.key})
-	}
-	return out
-}
-
-// entries is everything that could be read, for a new file.
-func (c *contents) entries() ([]Entry, error) {
-	out := make([]Entry, 0, len(c.good)+len(c.bad)+1)
-	for _, ch := range c.good {
-		out = append(out, recordEntry(recordsBucket, diskKey(ch.meta.Key), ch.raw))
-	}
-	for _, ch := range c.bad {
-		out = append(out, recordEntry(quarantineBucket, diskKey(ch.meta.Key), ch.raw))
-	}
-	if c.state == nil {
-		return out, nil
-	}
-	about, err := stateEntry(c.state)
-	return append(out, about), err
 }

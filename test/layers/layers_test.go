@@ -27,6 +27,7 @@ var levels = map[string]int{
 	"internal/batch":      2,
 	"internal/doctree":    0,
 	"internal/grpctest":   0,
+	"internal/parallel":   0,
 	"internal/resource":   0,
 	"internal/sarif":      0,
 	"internal/texttable":  0,
