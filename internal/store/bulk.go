@@ -11,13 +11,24 @@ import (
 // a state that is built as a whole, so that what was prepared takes little memory.
 const loadAtOnce = 32 << 10
 
+// Prepare does beforehand what takes Reset longest, while the store is read and written. It
+// may be left out, and the snapshot is for one Reset of this store.
+func (s *Store) Prepare(snap *Snapshot) {
+	s.mu.Lock()
+	s.generation++
+	generation := s.generation
+	s.mu.Unlock()
+	if d, _, ok := s.draftOf(generation, snap.Resources); ok { // else Reset says why not
+		snap.prepared = d
+	}
+}
+
 // draftOf returns the draft of a state that has the resources alone, in any order, or
 // false and a key that two of them have. It reads them on all processors and builds the
 // trees in their order: a server that starts has a million of them, which take half as
 // long as if they were written one after the other.
-func (s *Store) draftOf(resources []*resource.Resource) (d *draft, twice resource.Key, ok bool) {
-	s.generation++
-	d = &draft{generation: s.generation, tree: newTree(), index: newIndex(s.opts.Terms)}
+func (s *Store) draftOf(generation uint64, resources []*resource.Resource) (d *draft, twice resource.Key, ok bool) {
+	d = &draft{generation: generation, tree: newTree(), index: newIndex(s.opts.Terms)}
 	compare := func(a, b *resource.Resource) int { return a.KeyRef().Compare(*b.KeyRef()) }
 	if !slices.IsSortedFunc(resources, compare) {
 		resources = slices.SortedFunc(slices.Values(resources), compare)

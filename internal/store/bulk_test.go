@@ -55,6 +55,13 @@ func TestWholeStateIsWhatBatchesComeTo(t *testing.T) {
 	restart := restored(t, opts, written(t, one.View()))
 	compareViews(t, one.View(), restart.View())
 
+	prepared := store.New(opts)
+	snap := &store.Snapshot{Revision: one.Revision(), Time: one.View().Time(), Resources: stored}
+	prepared.Prepare(snap)
+	require.NoError(t, prepared.Apply(1, puts(thing(retryKey("mesh-0", "gone"), 1))).Err, "it is written meanwhile")
+	require.NoError(t, prepared.Reset(snap))
+	compareViews(t, one.View(), prepared.View())
+
 	changes := puts()
 	for _, r := range all[:3000] { // in one batch, on all processors
 		changes.Ops = append(changes.Ops, puts(thing(r.Key(), 8)).Ops...)
@@ -63,6 +70,8 @@ func TestWholeStateIsWhatBatchesComeTo(t *testing.T) {
 		changes.Ops = append(changes.Ops, deletes(r.Key()).Ops...)
 	}
 	require.NoError(t, whole.Apply(whole.Revision()+1, changes).Err)
+	require.NoError(t, prepared.Apply(prepared.Revision()+1, changes).Err)
+	compareViews(t, whole.View(), prepared.View())
 	for part := range slices.Chunk(changes.Ops, 50) {
 		require.NoError(t, one.Apply(one.Revision()+1, store.Txn{Ops: part}).Err)
 	}
@@ -103,8 +112,12 @@ func TestWholeStateHasEachKeyOnce(t *testing.T) {
 	all := many()
 	all = append(all, thing(all[10].Key(), 9))
 	s := store.New(store.Options{})
-	err := s.Reset(&store.Snapshot{Revision: 1, Resources: all})
-	require.ErrorIs(t, err, store.ErrCorrupt)
-	require.ErrorContains(t, err, all[10].Key().String()+" twice")
-	require.Zero(t, s.View().Len())
+	snap := &store.Snapshot{Revision: 1, Resources: all}
+	for range 2 { // prepared the second time
+		err := s.Reset(snap)
+		require.ErrorIs(t, err, store.ErrCorrupt)
+		require.ErrorContains(t, err, all[10].Key().String()+" twice")
+		require.Zero(t, s.View().Len())
+		s.Prepare(snap)
+	}
 }

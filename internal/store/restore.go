@@ -135,7 +135,8 @@ func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) 
 	for i, r := range gathered {
 		gathered[i] = notAfter(r, rev)
 	}
-	d, twice, ok := s.draftOf(gathered)
+	s.generation++
+	d, twice, ok := s.draftOf(s.generation, gathered)
 	if !ok {
 		return &RestoreError{Reason: fmt.Sprintf("the state contradicts itself: it holds %s twice", twice)}
 	}

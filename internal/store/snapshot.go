@@ -25,6 +25,8 @@ type Snapshot struct {
 	// revisions they had.
 	Resources []*resource.Resource
 
+	// prepared is the state that Prepare made of the resources.
+	prepared *draft
 	requests []*request
 	// forgotten is the time of the newest request that is not among them.
 	forgotten time.Time
@@ -71,9 +73,14 @@ func (s *Store) Reset(snap *Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.View()
-	d, twice, ok := s.draftOf(snap.Resources)
-	if !ok {
-		return fmt.Errorf("reset: %w: %s twice", ErrCorrupt, twice)
+	d := snap.prepared
+	if snap.prepared = nil; d == nil {
+		s.generation++
+		var twice resource.Key
+		var ok bool
+		if d, twice, ok = s.draftOf(s.generation, snap.Resources); !ok {
+			return fmt.Errorf("reset: %w: %s twice", ErrCorrupt, twice)
+		}
 	}
 	v := &View{
 		revision: snap.Revision, changed: snap.Changed, access: snap.AccessRevision,

@@ -246,7 +246,14 @@ func (r *Replica) commit(commits []*commit) (err error) {
 	}
 	last := commits[len(commits)-1]
 	r.state.Epoch, r.state.Revision, r.state.Digest = epochTo(last.epoch), uint64(last.revision), last.digest.Bytes()
-	if err := r.save(writes); err != nil {
+	var preparing sync.WaitGroup // while the disk writes
+	for _, c := range commits {
+		if c.swap {
+			preparing.Go(func() { r.cfg.Store.Prepare(c.whole) })
+		}
+	}
+	err = r.save(writes)
+	if preparing.Wait(); err != nil {
 		return err
 	}
 	if err := r.publish(commits); err != nil {
@@ -269,7 +276,7 @@ func (r *Replica) publish(commits []*commit) error {
 // show makes a persisted step visible.
 func show(s *store.Store, c *commit) error {
 	if c.swap {
-		if err := s.Reset(&store.Snapshot{Revision: c.revision, Time: c.time, Epoch: c.epoch, Resources: c.whole}); err != nil {
+		if err := s.Reset(c.whole); err != nil {
 			return fmt.Errorf("show state at %d: %w", c.revision, err)
 		}
 		return nil

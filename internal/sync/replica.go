@@ -64,7 +64,7 @@ type commit struct {
 	// does not continue from the state before.
 	changes []store.Change
 	swap    bool
-	whole   []*resource.Resource
+	whole   *store.Snapshot
 }
 
 // signal is what the replica wants said to the global.

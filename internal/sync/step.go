@@ -52,7 +52,7 @@ func (r *holdings) apply(s *staging, epoch store.Epoch, gone []resource.Key) *co
 	r.epoch, r.revision = epoch, s.revision
 	c.digest = r.digest
 	if c.swap {
-		c.whole = r.served()
+		c.whole = &store.Snapshot{Revision: c.revision, Time: c.time, Epoch: c.epoch, Resources: r.served()}
 	}
 	return c
 }
