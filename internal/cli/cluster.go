@@ -14,22 +14,25 @@ import (
 )
 
 func newClusterCommand(a *app) *cobra.Command {
-	group := newGroup("cluster", "Operate the servers of a global",
+	group := newGroup("cluster", "Operate the servers of a global or a zone",
 		newMembersCommand(a), newLeaderCommand(a), newTransferLeadershipCommand(a), newRemoveCommand(a), newSnapshotCommand(a),
 		newRecoverCommand(a), newRotateCACommand(a))
-	group.Long = `Operate the servers of a global: who they are, which of them leads, how one
-leaves, and how all that they hold is saved. Any server takes any of these; only
-recover works on the data directory of a server that is stopped.`
+	group.Long = `Operate the servers of a global or a zone: who they are, which of them leads, how
+one leaves, and how all that they hold is saved. Any server takes any of these; only
+recover works on the data directory of a server that is stopped.
+
+What concerns the servers of a zone is asked of one of them, and never passed on by
+the global. --zone NAME makes a command fail that has arrived anywhere else.`
 	return group
 }
 
 func newMembersCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "members",
-		Short:   "List the servers of the global and their state",
-		Example: "  meridian cluster members -o wide",
-		Long: `Show the servers of the global, as the server that is asked knows them. It needs
-no leader.
+		Short:   "List the servers and their state",
+		Example: "  meridian cluster members -o wide\n  meridian cluster members --zone east --context east",
+		Long: `Show the servers of the global, or of the zone, as the server that is asked knows
+them. It needs no leader.
 
 ENCRYPTION (-o wide) is the id of the key by which a server encrypts what it keeps
 on disk, or none. A warning names the servers that do not, where others do.
@@ -39,8 +42,9 @@ without a vote is new and catches up; it is given one by itself.`,
 		Args: exactly(),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
+	a.bindZoneServers(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.connect()
+		c, err := a.connectServers(cmd.Context())
 		if err != nil {
 			return err
 		}

@@ -27,12 +27,13 @@ written; ` + "`meridian cluster members`" + ` shows which servers are missing.`,
 		Args: exactly(),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatWide, print.FormatJSON, print.FormatYAML, print.FormatName)
+	a.bindZoneServers(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.showLeader(cmd.Context(), output.Value) }
 	return cmd
 }
 
 func (a *app) showLeader(ctx context.Context, f print.Format) error {
-	c, err := a.connect()
+	c, err := a.connectServers(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func noLeader(members *meridianv1.MembersResponse) error {
 const stateUnreachable = "unreachable"
 
 func newTransferLeadershipCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "transfer-leadership [SERVER]",
 		Short:   "Transfer leadership to another server",
 		Example: "  meridian cluster transfer-leadership global-2",
@@ -103,10 +104,12 @@ It takes membership of mesh-system:admin.`,
 			return a.transferLeadership(cmd.Context(), request)
 		},
 	}
+	a.bindZoneServers(cmd)
+	return cmd
 }
 
 func (a *app) transferLeadership(ctx context.Context, request *meridianv1.TransferLeadershipRequest) error {
-	response, err := call(ctx, a, (*client.Client).TransferLeadership, request)
+	response, err := callServers(ctx, a, (*client.Client).TransferLeadership, request)
 	if err != nil {
 		return err
 	}
@@ -118,8 +121,8 @@ func newRemoveCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove SERVER",
 		Short: "Remove a server from the cluster permanently",
-		Long: `Take a server out of the global. It does not come back by itself: to bring it
-back, let it join as a new server, with a new data directory.
+		Long: `Take a server out of the global, or of the zone. It does not come back by itself:
+to bring it back, let it join as a new server, with a new data directory.
 
 Stop the server first. One that runs is removed only with --force: it then stops
 by itself once it finds out. What is never done, also not with --force, is to
@@ -136,6 +139,7 @@ It takes membership of mesh-system:admin.`,
 		ValidArgsFunction: a.completeServers,
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "remove a server that is running")
+	a.bindZoneServers(cmd)
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.removeMember(cmd.Context(), &meridianv1.RemoveMemberRequest{Name: args[0], Force: force}, output.Value)
@@ -155,7 +159,7 @@ type removedView struct {
 const rotateCACommand = "meridian cluster rotate-ca start"
 
 func (a *app) removeMember(ctx context.Context, request *meridianv1.RemoveMemberRequest, format print.Format) error {
-	c, err := a.connect()
+	c, err := a.connectServers(ctx)
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,7 @@ func newRotateCAPhase(a *app, name, phase, short, long string) *cobra.Command {
 		Args:    exactly(),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "begin although the step before is not complete everywhere; what is left behind has to join again")
+	a.bindZoneServers(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.rotateCA(cmd.Context(), &meridianv1.RotateCARequest{Phase: phase, Force: force}, print.FormatTable)
 	}
@@ -63,6 +64,7 @@ It takes membership of mesh-system:admin.`,
 		Args:    exactly(),
 	}
 	output := print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	a.bindZoneServers(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.rotateCA(cmd.Context(), &meridianv1.RotateCARequest{}, output.Value)
 	}
@@ -87,7 +89,7 @@ type rotationMissingView struct {
 }
 
 func (a *app) rotateCA(ctx context.Context, request *meridianv1.RotateCARequest, f print.Format) error {
-	response, err := call(ctx, a, (*client.Client).RotateCA, request)
+	response, err := callServers(ctx, a, (*client.Client).RotateCA, request)
 	if err != nil {
 		return err
 	}

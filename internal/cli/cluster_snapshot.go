@@ -49,6 +49,7 @@ certificates (pki/) and the audit log.`,
 	}
 	cmd.Flags().BoolVar(&stale, "stale", false, "save the state of the contacted server; needs no leader")
 	cmd.Flags().BoolVar(&force, "force", false, "replace the file if it exists")
+	a.bindZoneServers(cmd)
 	return cmd
 }
 
@@ -64,7 +65,7 @@ func (a *app) saveSnapshot(ctx context.Context, path string, stale, force bool) 
 		}
 		defer file.Discard()
 	}
-	c, err := a.connect()
+	c, err := a.connectServers(ctx)
 	if err != nil {
 		return err
 	}

@@ -382,7 +382,8 @@ func TestGenerateServerToken(t *testing.T) {
 		"":                        "Error: --valid-for is required, such as 24h\n",
 		"--valid-for 0s":          "Error: --valid-for 0s: a token is valid for at least one second\n",
 		"--valid-for 1h a":        "Error: ",
-		"--valid-for 1h --zone a": "Error: ",
+		"--valid-for 1h --zone a": "Error: --zone a: ",
+		"--valid-for 1h --zone A": "Error: --zone: ",
 	} {
 		out := h.run(append([]string{"generate", "server-token"}, strings.Fields(args)...)...)
 		require.Equal(t, exit.Usage, out.code, args)

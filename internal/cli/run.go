@@ -83,6 +83,9 @@ type app struct {
 	stdin      io.Reader
 	connection client.Flags
 	foreground *Foreground
+	// zoneServers is the zone whose servers a command is about (bindZoneServers); empty for
+	// those of the control plane that is asked.
+	zoneServers string
 	// fleetBudget is how long apply asks zones.
 	fleetBudget time.Duration
 	// lossBudget is how long is waited for what a change takes away.
