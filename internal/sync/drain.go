@@ -15,6 +15,8 @@ type Draining struct {
 	Begun bool
 	// Dataplanes are left in it, Applied of them by an operator.
 	Dataplanes, Applied uint64
+	// OfZone: these are those of the zone, as each of its servers counts them.
+	OfZone bool
 }
 
 // maxDataplanes bounds the dataplanes that an instance can say it has left, so that
@@ -27,7 +29,7 @@ func drainingOf(a *syncv1.Ack) Draining {
 		return Draining{}
 	}
 	all := min(a.GetDataplanes(), maxDataplanes)
-	return Draining{Begun: true, Dataplanes: all, Applied: min(a.GetDataplanesApplied(), all)}
+	return Draining{Begun: true, Dataplanes: all, Applied: min(a.GetDataplanesApplied(), all), OfZone: a.GetDataplanesOfZone()}
 }
 
 // drainLocked tells a zone that was welcomed, and can drain, whether it is to, when it
@@ -48,17 +50,25 @@ func (c *conn) drainLocked() *syncv1.GlobalFrame {
 func canDrain(h *syncv1.Hello) bool { return slices.Contains(h.GetFeatures(), featureDrain) }
 
 // sumDraining sums up what the connected instances of a zone say: it drains when all of
-// them do. supported: all of them can.
+// them do. Of servers of one zone the highest count holds: one may not have applied yet what
+// the others have. supported: all of them can.
 func sumDraining(instances []Instance) (sum Draining, supported bool) {
+	var shared Draining
 	sum.Begun, supported = len(instances) > 0, true
 	for _, in := range instances {
 		supported = supported && (!in.Connected || in.Drains)
 		sum.Begun = sum.Begun && in.Connected && in.Draining.Begun
+		if in.Draining.OfZone {
+			shared.Dataplanes = max(shared.Dataplanes, in.Draining.Dataplanes)
+			shared.Applied = max(shared.Applied, in.Draining.Applied)
+			continue
+		}
 		sum.Dataplanes += in.Draining.Dataplanes
 		sum.Applied += in.Draining.Applied
 	}
 	if !sum.Begun {
-		sum = Draining{}
+		return Draining{}, supported
 	}
+	sum.Dataplanes, sum.Applied = sum.Dataplanes+shared.Dataplanes, sum.Applied+shared.Applied
 	return sum, supported
 }

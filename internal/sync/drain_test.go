@@ -85,6 +85,9 @@ func TestAZoneIsToldToDrain(t *testing.T) {
 func TestAZoneThatCannotDrain(t *testing.T) {
 	old := Instance{Connected: true}
 	able := Instance{Connected: true, Drains: true, Draining: Draining{Begun: true, Dataplanes: 2}}
+	ofZone := func(all, applied uint64) Instance {
+		return Instance{Connected: true, Drains: true, Draining: Draining{Begun: true, Dataplanes: all, Applied: applied, OfZone: true}}
+	}
 	for name, c := range map[string]struct {
 		instances []Instance
 		want      Draining
@@ -93,6 +96,7 @@ func TestAZoneThatCannotDrain(t *testing.T) {
 		"none":                 {nil, Draining{}, true},
 		"one":                  {[]Instance{able}, able.Draining, true},
 		"two":                  {[]Instance{able, able}, Draining{Begun: true, Dataplanes: 4}, true},
+		"of one zone":          {[]Instance{ofZone(3, 0), ofZone(2, 1), able}, Draining{Begun: true, Dataplanes: 5, Applied: 1}, true},
 		"one has yet to begin": {[]Instance{able, {Connected: true, Drains: true}}, Draining{}, true},
 		"one cannot":           {[]Instance{able, old}, Draining{}, false},
 		"away":                 {[]Instance{{Drains: true, Draining: able.Draining}}, Draining{}, true},

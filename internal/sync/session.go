@@ -180,7 +180,7 @@ func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 		}
 		if s.client.cfg.Draining != nil {
 			d := s.client.cfg.Draining()
-			ack.Draining, ack.Dataplanes, ack.DataplanesApplied = d.Begun, d.Dataplanes, d.Applied
+			ack.Draining, ack.Dataplanes, ack.DataplanesApplied, ack.DataplanesOfZone = d.Begun, d.Dataplanes, d.Applied, d.OfZone
 		}
 		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
 	}

@@ -130,7 +130,7 @@ func (z *zone) drained() zonesync.Draining {
 		return zonesync.Draining{}
 	}
 	all, applied := z.dataplanes.Left()
-	return zonesync.Draining{Begun: true, Dataplanes: uint64(all), Applied: uint64(applied)} //nolint:gosec // counts
+	return zonesync.Draining{Begun: true, Dataplanes: uint64(all), Applied: uint64(applied), OfZone: z.cluster != nil} //nolint:gosec // counts
 }
 
 // prepareApplied is prepare for what operators apply: a zone that drains takes no

@@ -1072,7 +1072,9 @@ type JoinRequest struct {
 	Name    string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The new server encrypts what it keeps on disk.
-	Encrypts      bool `protobuf:"varint,4,opt,name=encrypts,proto3" json:"encrypts,omitempty"`
+	Encrypts bool `protobuf:"varint,4,opt,name=encrypts,proto3" json:"encrypts,omitempty"`
+	// The new server is one of a zone, and is to be told how the others reach the global.
+	WantsGlobal   bool `protobuf:"varint,5,opt,name=wants_global,json=wantsGlobal,proto3" json:"wants_global,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1135,6 +1137,13 @@ func (x *JoinRequest) GetEncrypts() bool {
 	return false
 }
 
+func (x *JoinRequest) GetWantsGlobal() bool {
+	if x != nil {
+		return x.WantsGlobal
+	}
+	return false
+}
+
 type JoinResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -1147,7 +1156,9 @@ type JoinResponse struct {
 	// The servers to get in touch with.
 	Peers []*JoinPeer `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
 	// The rotation of the authority that is under way, a secret; absent without one.
-	Rotation      []byte `protobuf:"bytes,6,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	Rotation []byte `protobuf:"bytes,6,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	// How the server that answers reaches the global of the zone, where that was asked for.
+	Global        *GlobalAccess `protobuf:"bytes,7,opt,name=global,proto3" json:"global,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1224,6 +1235,76 @@ func (x *JoinResponse) GetRotation() []byte {
 	return nil
 }
 
+func (x *JoinResponse) GetGlobal() *GlobalAccess {
+	if x != nil {
+		return x.Global
+	}
+	return nil
+}
+
+// GlobalAccess is how a server of a zone reaches the global.
+type GlobalAccess struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Addresses []string               `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// The authorities of the global in PEM; empty: those of the system.
+	Ca []byte `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
+	// The zone token, a secret.
+	Token         string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GlobalAccess) Reset() {
+	*x = GlobalAccess{}
+	mi := &file_meridian_v1_cluster_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GlobalAccess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GlobalAccess) ProtoMessage() {}
+
+func (x *GlobalAccess) ProtoReflect() protoreflect.Message {
+	mi := &file_meridian_v1_cluster_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GlobalAccess.ProtoReflect.Descriptor instead.
+func (*GlobalAccess) Descriptor() ([]byte, []int) {
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GlobalAccess) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *GlobalAccess) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *GlobalAccess) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
 type JoinPeer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1236,7 +1317,7 @@ type JoinPeer struct {
 
 func (x *JoinPeer) Reset() {
 	*x = JoinPeer{}
-	mi := &file_meridian_v1_cluster_proto_msgTypes[19]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1329,7 @@ func (x *JoinPeer) String() string {
 func (*JoinPeer) ProtoMessage() {}
 
 func (x *JoinPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_meridian_v1_cluster_proto_msgTypes[19]
+	mi := &file_meridian_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1342,7 @@ func (x *JoinPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeer.ProtoReflect.Descriptor instead.
 func (*JoinPeer) Descriptor() ([]byte, []int) {
-	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_meridian_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JoinPeer) GetName() string {
@@ -1365,13 +1446,14 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\x06bundle\x18\x02 \x01(\bR\x06bundle\"K\n" +
 	"\x1bGenerateServerTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
-	"\x06bundle\x18\x02 \x01(\fR\x06bundle\"v\n" +
+	"\x06bundle\x18\x02 \x01(\fR\x06bundle\"\x99\x01\n" +
 	"\vJoinRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1a\n" +
-	"\bencrypts\x18\x04 \x01(\bR\bencrypts\"\xbe\x01\n" +
+	"\bencrypts\x18\x04 \x01(\bR\bencrypts\x12!\n" +
+	"\fwants_global\x18\x05 \x01(\bR\vwantsGlobal\"\xf1\x01\n" +
 	"\fJoinResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x0e\n" +
@@ -1380,7 +1462,12 @@ const file_meridian_v1_cluster_proto_rawDesc = "" +
 	"\vgossip_keys\x18\x04 \x03(\fR\n" +
 	"gossipKeys\x12+\n" +
 	"\x05peers\x18\x05 \x03(\v2\x15.meridian.v1.JoinPeerR\x05peers\x12\x1a\n" +
-	"\brotation\x18\x06 \x01(\fR\brotation\"^\n" +
+	"\brotation\x18\x06 \x01(\fR\brotation\x121\n" +
+	"\x06global\x18\a \x01(\v2\x19.meridian.v1.GlobalAccessR\x06global\"R\n" +
+	"\fGlobalAccess\x12\x1c\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\x12\x0e\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\"^\n" +
 	"\bJoinPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04grpc\x18\x02 \x01(\tR\x04grpc\x12\x12\n" +
@@ -1409,7 +1496,7 @@ func file_meridian_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_meridian_v1_cluster_proto_rawDescData
 }
 
-var file_meridian_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_meridian_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_meridian_v1_cluster_proto_goTypes = []any{
 	(*RotateCARequest)(nil),             // 0: meridian.v1.RotateCARequest
 	(*RotateCAResponse)(nil),            // 1: meridian.v1.RotateCAResponse
@@ -1430,34 +1517,36 @@ var file_meridian_v1_cluster_proto_goTypes = []any{
 	(*GenerateServerTokenResponse)(nil), // 16: meridian.v1.GenerateServerTokenResponse
 	(*JoinRequest)(nil),                 // 17: meridian.v1.JoinRequest
 	(*JoinResponse)(nil),                // 18: meridian.v1.JoinResponse
-	(*JoinPeer)(nil),                    // 19: meridian.v1.JoinPeer
+	(*GlobalAccess)(nil),                // 19: meridian.v1.GlobalAccess
+	(*JoinPeer)(nil),                    // 20: meridian.v1.JoinPeer
 }
 var file_meridian_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: meridian.v1.RotateCAResponse.missing:type_name -> meridian.v1.RotateCAMissing
 	5,  // 1: meridian.v1.MembersResponse.members:type_name -> meridian.v1.ClusterMember
 	14, // 2: meridian.v1.RestoreSnapshotResponse.kept:type_name -> meridian.v1.KeptTrust
-	19, // 3: meridian.v1.JoinResponse.peers:type_name -> meridian.v1.JoinPeer
-	3,  // 4: meridian.v1.ClusterService.Members:input_type -> meridian.v1.MembersRequest
-	6,  // 5: meridian.v1.ClusterService.TransferLeadership:input_type -> meridian.v1.TransferLeadershipRequest
-	8,  // 6: meridian.v1.ClusterService.RemoveMember:input_type -> meridian.v1.RemoveMemberRequest
-	10, // 7: meridian.v1.ClusterService.SaveSnapshot:input_type -> meridian.v1.SaveSnapshotRequest
-	12, // 8: meridian.v1.ClusterService.RestoreSnapshot:input_type -> meridian.v1.RestoreSnapshotRequest
-	15, // 9: meridian.v1.ClusterService.GenerateServerToken:input_type -> meridian.v1.GenerateServerTokenRequest
-	0,  // 10: meridian.v1.ClusterService.RotateCA:input_type -> meridian.v1.RotateCARequest
-	17, // 11: meridian.v1.JoinService.Join:input_type -> meridian.v1.JoinRequest
-	4,  // 12: meridian.v1.ClusterService.Members:output_type -> meridian.v1.MembersResponse
-	7,  // 13: meridian.v1.ClusterService.TransferLeadership:output_type -> meridian.v1.TransferLeadershipResponse
-	9,  // 14: meridian.v1.ClusterService.RemoveMember:output_type -> meridian.v1.RemoveMemberResponse
-	11, // 15: meridian.v1.ClusterService.SaveSnapshot:output_type -> meridian.v1.SaveSnapshotResponse
-	13, // 16: meridian.v1.ClusterService.RestoreSnapshot:output_type -> meridian.v1.RestoreSnapshotResponse
-	16, // 17: meridian.v1.ClusterService.GenerateServerToken:output_type -> meridian.v1.GenerateServerTokenResponse
-	1,  // 18: meridian.v1.ClusterService.RotateCA:output_type -> meridian.v1.RotateCAResponse
-	18, // 19: meridian.v1.JoinService.Join:output_type -> meridian.v1.JoinResponse
-	12, // [12:20] is the sub-list for method output_type
-	4,  // [4:12] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	20, // 3: meridian.v1.JoinResponse.peers:type_name -> meridian.v1.JoinPeer
+	19, // 4: meridian.v1.JoinResponse.global:type_name -> meridian.v1.GlobalAccess
+	3,  // 5: meridian.v1.ClusterService.Members:input_type -> meridian.v1.MembersRequest
+	6,  // 6: meridian.v1.ClusterService.TransferLeadership:input_type -> meridian.v1.TransferLeadershipRequest
+	8,  // 7: meridian.v1.ClusterService.RemoveMember:input_type -> meridian.v1.RemoveMemberRequest
+	10, // 8: meridian.v1.ClusterService.SaveSnapshot:input_type -> meridian.v1.SaveSnapshotRequest
+	12, // 9: meridian.v1.ClusterService.RestoreSnapshot:input_type -> meridian.v1.RestoreSnapshotRequest
+	15, // 10: meridian.v1.ClusterService.GenerateServerToken:input_type -> meridian.v1.GenerateServerTokenRequest
+	0,  // 11: meridian.v1.ClusterService.RotateCA:input_type -> meridian.v1.RotateCARequest
+	17, // 12: meridian.v1.JoinService.Join:input_type -> meridian.v1.JoinRequest
+	4,  // 13: meridian.v1.ClusterService.Members:output_type -> meridian.v1.MembersResponse
+	7,  // 14: meridian.v1.ClusterService.TransferLeadership:output_type -> meridian.v1.TransferLeadershipResponse
+	9,  // 15: meridian.v1.ClusterService.RemoveMember:output_type -> meridian.v1.RemoveMemberResponse
+	11, // 16: meridian.v1.ClusterService.SaveSnapshot:output_type -> meridian.v1.SaveSnapshotResponse
+	13, // 17: meridian.v1.ClusterService.RestoreSnapshot:output_type -> meridian.v1.RestoreSnapshotResponse
+	16, // 18: meridian.v1.ClusterService.GenerateServerToken:output_type -> meridian.v1.GenerateServerTokenResponse
+	1,  // 19: meridian.v1.ClusterService.RotateCA:output_type -> meridian.v1.RotateCAResponse
+	18, // 20: meridian.v1.JoinService.Join:output_type -> meridian.v1.JoinResponse
+	13, // [13:21] is the sub-list for method output_type
+	5,  // [5:13] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_meridian_v1_cluster_proto_init() }
@@ -1471,7 +1560,7 @@ func file_meridian_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meridian_v1_cluster_proto_rawDesc), len(file_meridian_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -2094,7 +2094,11 @@ type ListAuditResponse struct {
 	// As they stand in the log.
 	Lines [][]byte `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
 	// There are more.
-	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// In the answer of a zone of several servers: which of them has each line, and which do not
+	// answer.
+	Servers       []string        `protobuf:"bytes,3,rep,name=servers,proto3" json:"servers,omitempty"`
+	Absent        []*AbsentServer `protobuf:"bytes,4,rep,name=absent,proto3" json:"absent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2143,6 +2147,72 @@ func (x *ListAuditResponse) GetMore() bool {
 	return false
 }
 
+func (x *ListAuditResponse) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+func (x *ListAuditResponse) GetAbsent() []*AbsentServer {
+	if x != nil {
+		return x.Absent
+	}
+	return nil
+}
+
+type AbsentServer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AbsentServer) Reset() {
+	*x = AbsentServer{}
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AbsentServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AbsentServer) ProtoMessage() {}
+
+func (x *AbsentServer) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AbsentServer.ProtoReflect.Descriptor instead.
+func (*AbsentServer) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *AbsentServer) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *AbsentServer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ZonesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
@@ -2154,7 +2224,7 @@ type ZonesRequest struct {
 
 func (x *ZonesRequest) Reset() {
 	*x = ZonesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2236,7 @@ func (x *ZonesRequest) String() string {
 func (*ZonesRequest) ProtoMessage() {}
 
 func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2249,7 @@ func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesRequest.ProtoReflect.Descriptor instead.
 func (*ZonesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ZonesRequest) GetPage() *Page {
@@ -2212,7 +2282,7 @@ type Page struct {
 
 func (x *Page) Reset() {
 	*x = Page{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2294,7 @@ func (x *Page) String() string {
 func (*Page) ProtoMessage() {}
 
 func (x *Page) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2307,7 @@ func (x *Page) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Page.ProtoReflect.Descriptor instead.
 func (*Page) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Page) GetBytes() uint64 {
@@ -2270,7 +2340,7 @@ type ZonesResponse struct {
 
 func (x *ZonesResponse) Reset() {
 	*x = ZonesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2352,7 @@ func (x *ZonesResponse) String() string {
 func (*ZonesResponse) ProtoMessage() {}
 
 func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2365,7 @@ func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesResponse.ProtoReflect.Descriptor instead.
 func (*ZonesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ZonesResponse) GetReport() *ZoneReport {
@@ -2333,7 +2403,7 @@ type ZoneReport struct {
 
 func (x *ZoneReport) Reset() {
 	*x = ZoneReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2415,7 @@ func (x *ZoneReport) String() string {
 func (*ZoneReport) ProtoMessage() {}
 
 func (x *ZoneReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2428,7 @@ func (x *ZoneReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneReport.ProtoReflect.Descriptor instead.
 func (*ZoneReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ZoneReport) GetServer() string {
@@ -2459,13 +2529,14 @@ type ZoneInstance struct {
 	Draining          bool   `protobuf:"varint,15,opt,name=draining,proto3" json:"draining,omitempty"`
 	Dataplanes        uint64 `protobuf:"varint,16,opt,name=dataplanes,proto3" json:"dataplanes,omitempty"`
 	DataplanesApplied uint64 `protobuf:"varint,17,opt,name=dataplanes_applied,json=dataplanesApplied,proto3" json:"dataplanes_applied,omitempty"`
+	DataplanesOfZone  bool   `protobuf:"varint,18,opt,name=dataplanes_of_zone,json=dataplanesOfZone,proto3" json:"dataplanes_of_zone,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ZoneInstance) Reset() {
 	*x = ZoneInstance{}
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2477,7 +2548,7 @@ func (x *ZoneInstance) String() string {
 func (*ZoneInstance) ProtoMessage() {}
 
 func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2490,7 +2561,7 @@ func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneInstance.ProtoReflect.Descriptor instead.
 func (*ZoneInstance) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ZoneInstance) GetZone() string {
@@ -2612,6 +2683,13 @@ func (x *ZoneInstance) GetDataplanesApplied() uint64 {
 	return 0
 }
 
+func (x *ZoneInstance) GetDataplanesOfZone() bool {
+	if x != nil {
+		return x.DataplanesOfZone
+	}
+	return false
+}
+
 type AskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Zone  string                 `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
@@ -2625,7 +2703,7 @@ type AskRequest struct {
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2715,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2728,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AskRequest) GetZone() string {
@@ -2692,7 +2770,7 @@ type AskResponse struct {
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2782,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2795,7 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AskResponse) GetAnswer() []byte {
@@ -2775,7 +2853,7 @@ type WaitAppliedRequest struct {
 
 func (x *WaitAppliedRequest) Reset() {
 	*x = WaitAppliedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +2865,7 @@ func (x *WaitAppliedRequest) String() string {
 func (*WaitAppliedRequest) ProtoMessage() {}
 
 func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +2878,7 @@ func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAppliedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WaitAppliedRequest) GetRevision() uint64 {
@@ -2833,7 +2911,7 @@ type WaitAppliedResponse struct {
 
 func (x *WaitAppliedResponse) Reset() {
 	*x = WaitAppliedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +2923,7 @@ func (x *WaitAppliedResponse) String() string {
 func (*WaitAppliedResponse) ProtoMessage() {}
 
 func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,12 +2936,312 @@ func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAppliedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WaitAppliedResponse) GetReport() *ZoneReport {
 	if x != nil {
 		return x.Report
+	}
+	return nil
+}
+
+// UnenforcedField is a field of a resource that proxies do not, or not quite, obey.
+type UnenforcedField struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A JSON pointer; empty: all of the resource.
+	Path          string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Dialect       string `protobuf:"bytes,2,opt,name=dialect,proto3" json:"dialect,omitempty"`
+	Status        string `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	Note          string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	Proxies       uint32 `protobuf:"varint,5,opt,name=proxies,proto3" json:"proxies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnenforcedField) Reset() {
+	*x = UnenforcedField{}
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnenforcedField) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnenforcedField) ProtoMessage() {}
+
+func (x *UnenforcedField) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnenforcedField.ProtoReflect.Descriptor instead.
+func (*UnenforcedField) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *UnenforcedField) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *UnenforcedField) GetDialect() string {
+	if x != nil {
+		return x.Dialect
+	}
+	return ""
+}
+
+func (x *UnenforcedField) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *UnenforcedField) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *UnenforcedField) GetProxies() uint32 {
+	if x != nil {
+		return x.Proxies
+	}
+	return 0
+}
+
+type AwaitProxiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitProxiesRequest) Reset() {
+	*x = AwaitProxiesRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitProxiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitProxiesRequest) ProtoMessage() {}
+
+func (x *AwaitProxiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitProxiesRequest.ProtoReflect.Descriptor instead.
+func (*AwaitProxiesRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *AwaitProxiesRequest) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type AwaitProxiesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Behind        []*ProxyBehind         `protobuf:"bytes,1,rep,name=behind,proto3" json:"behind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitProxiesResponse) Reset() {
+	*x = AwaitProxiesResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitProxiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitProxiesResponse) ProtoMessage() {}
+
+func (x *AwaitProxiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitProxiesResponse.ProtoReflect.Descriptor instead.
+func (*AwaitProxiesResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *AwaitProxiesResponse) GetBehind() []*ProxyBehind {
+	if x != nil {
+		return x.Behind
+	}
+	return nil
+}
+
+// ProxyBehind is a proxy that has something to take on.
+type ProxyBehind struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dataplane     *Key                   `protobuf:"bytes,1,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProxyBehind) Reset() {
+	*x = ProxyBehind{}
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProxyBehind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProxyBehind) ProtoMessage() {}
+
+func (x *ProxyBehind) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProxyBehind.ProtoReflect.Descriptor instead.
+func (*ProxyBehind) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ProxyBehind) GetDataplane() *Key {
+	if x != nil {
+		return x.Dataplane
+	}
+	return nil
+}
+
+func (x *ProxyBehind) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+type WayToGlobalRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WayToGlobalRequest) Reset() {
+	*x = WayToGlobalRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WayToGlobalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WayToGlobalRequest) ProtoMessage() {}
+
+func (x *WayToGlobalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WayToGlobalRequest.ProtoReflect.Descriptor instead.
+func (*WayToGlobalRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
+}
+
+type WayToGlobalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent where this server has it from another one, or follows no global.
+	Global        *v1.GlobalAccess `protobuf:"bytes,1,opt,name=global,proto3" json:"global,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WayToGlobalResponse) Reset() {
+	*x = WayToGlobalResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WayToGlobalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WayToGlobalResponse) ProtoMessage() {}
+
+func (x *WayToGlobalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WayToGlobalResponse.ProtoReflect.Descriptor instead.
+func (*WayToGlobalResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *WayToGlobalResponse) GetGlobal() *v1.GlobalAccess {
+	if x != nil {
+		return x.Global
 	}
 	return nil
 }
@@ -2876,7 +3254,7 @@ type ServerAuthoritiesRequest struct {
 
 func (x *ServerAuthoritiesRequest) Reset() {
 	*x = ServerAuthoritiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2888,7 +3266,7 @@ func (x *ServerAuthoritiesRequest) String() string {
 func (*ServerAuthoritiesRequest) ProtoMessage() {}
 
 func (x *ServerAuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2901,7 +3279,7 @@ func (x *ServerAuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerAuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*ServerAuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
 }
 
 type ServerAuthoritiesResponse struct {
@@ -2915,7 +3293,7 @@ type ServerAuthoritiesResponse struct {
 
 func (x *ServerAuthoritiesResponse) Reset() {
 	*x = ServerAuthoritiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2927,7 +3305,7 @@ func (x *ServerAuthoritiesResponse) String() string {
 func (*ServerAuthoritiesResponse) ProtoMessage() {}
 
 func (x *ServerAuthoritiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2940,7 +3318,7 @@ func (x *ServerAuthoritiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerAuthoritiesResponse.ProtoReflect.Descriptor instead.
 func (*ServerAuthoritiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ServerAuthoritiesResponse) GetTrusted() string {
@@ -2965,7 +3343,7 @@ type ProxiesRequest struct {
 
 func (x *ProxiesRequest) Reset() {
 	*x = ProxiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3355,7 @@ func (x *ProxiesRequest) String() string {
 func (*ProxiesRequest) ProtoMessage() {}
 
 func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,23 +3368,29 @@ func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{50}
 }
 
 // EnforcedRequest is about one policy or, without a name, all policies of a kind, in one
 // mesh or, without a mesh, in all.
 type EnforcedRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Mesh          string                 `protobuf:"bytes,2,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Mesh  string                 `protobuf:"bytes,2,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Name  string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// With a name: also say which fields are not obeyed.
+	Fields bool `protobuf:"varint,4,opt,name=fields,proto3" json:"fields,omitempty"`
+	// What the server that asks has applied of the global and of what the zone owns: the answer
+	// is of these or later revisions, unless they do not arrive within a moment.
+	Revision      uint64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	OwnRevision   uint64 `protobuf:"varint,6,opt,name=own_revision,json=ownRevision,proto3" json:"own_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnforcedRequest) Reset() {
 	*x = EnforcedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3402,7 @@ func (x *EnforcedRequest) String() string {
 func (*EnforcedRequest) ProtoMessage() {}
 
 func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3415,7 @@ func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedRequest.ProtoReflect.Descriptor instead.
 func (*EnforcedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *EnforcedRequest) GetKind() string {
@@ -3055,16 +3439,38 @@ func (x *EnforcedRequest) GetName() string {
 	return ""
 }
 
+func (x *EnforcedRequest) GetFields() bool {
+	if x != nil {
+		return x.Fields
+	}
+	return false
+}
+
+func (x *EnforcedRequest) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *EnforcedRequest) GetOwnRevision() uint64 {
+	if x != nil {
+		return x.OwnRevision
+	}
+	return 0
+}
+
 type EnforcedResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Policies      []*PolicyEnforcement   `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	Fields        []*UnenforcedField     `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnforcedResponse) Reset() {
 	*x = EnforcedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3076,7 +3482,7 @@ func (x *EnforcedResponse) String() string {
 func (*EnforcedResponse) ProtoMessage() {}
 
 func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3089,12 +3495,19 @@ func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedResponse.ProtoReflect.Descriptor instead.
 func (*EnforcedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *EnforcedResponse) GetPolicies() []*PolicyEnforcement {
 	if x != nil {
 		return x.Policies
+	}
+	return nil
+}
+
+func (x *EnforcedResponse) GetFields() []*UnenforcedField {
+	if x != nil {
+		return x.Fields
 	}
 	return nil
 }
@@ -3117,7 +3530,7 @@ type PolicyEnforcement struct {
 
 func (x *PolicyEnforcement) Reset() {
 	*x = PolicyEnforcement{}
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3129,7 +3542,7 @@ func (x *PolicyEnforcement) String() string {
 func (*PolicyEnforcement) ProtoMessage() {}
 
 func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3142,7 +3555,7 @@ func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyEnforcement.ProtoReflect.Descriptor instead.
 func (*PolicyEnforcement) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PolicyEnforcement) GetPolicy() *Key {
@@ -3196,7 +3609,7 @@ type ProxiesResponse struct {
 
 func (x *ProxiesResponse) Reset() {
 	*x = ProxiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3208,7 +3621,7 @@ func (x *ProxiesResponse) String() string {
 func (*ProxiesResponse) ProtoMessage() {}
 
 func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3221,7 +3634,7 @@ func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ProxiesResponse) GetProxies() []*ProxyReport {
@@ -3256,7 +3669,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3681,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3694,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ProxyReport) GetMesh() string {
@@ -3372,7 +3785,7 @@ type IdentitiesRequest struct {
 
 func (x *IdentitiesRequest) Reset() {
 	*x = IdentitiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[49]
+	mi := &file_peer_v1_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3797,7 @@ func (x *IdentitiesRequest) String() string {
 func (*IdentitiesRequest) ProtoMessage() {}
 
 func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[49]
+	mi := &file_peer_v1_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3810,7 @@ func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesRequest.ProtoReflect.Descriptor instead.
 func (*IdentitiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *IdentitiesRequest) GetMesh() string {
@@ -3427,7 +3840,7 @@ type IdentitiesResponse struct {
 
 func (x *IdentitiesResponse) Reset() {
 	*x = IdentitiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[50]
+	mi := &file_peer_v1_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3439,7 +3852,7 @@ func (x *IdentitiesResponse) String() string {
 func (*IdentitiesResponse) ProtoMessage() {}
 
 func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[50]
+	mi := &file_peer_v1_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3452,7 +3865,7 @@ func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesResponse.ProtoReflect.Descriptor instead.
 func (*IdentitiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *IdentitiesResponse) GetConnected() uint64 {
@@ -3480,7 +3893,7 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x17meridian/v1/audit.proto\x1a\x19meridian/v1/control.proto\x1a\x19meridian/v1/inspect.proto\x1a\x12sync/v1/sync.proto\">\n" +
+	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x17meridian/v1/audit.proto\x1a\x19meridian/v1/cluster.proto\x1a\x19meridian/v1/control.proto\x1a\x19meridian/v1/inspect.proto\x1a\x12sync/v1/sync.proto\">\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\x12\x12\n" +
 	"\x04note\x18\x02 \x01(\fR\x04note\"\xcc\x01\n" +
@@ -3627,10 +4040,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"unix_nanos\x18\x01 \x01(\x03R\tunixNanos\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x14\n" +
 	"\x05chain\x18\x03 \x01(\tR\x05chain\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\"=\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\"\x8f\x01\n" +
 	"\x11ListAuditResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x03(\fR\x05lines\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"P\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x18\n" +
+	"\aservers\x18\x03 \x03(\tR\aservers\x126\n" +
+	"\x06absent\x18\x04 \x03(\v2\x1e.meridian.peer.v1.AbsentServerR\x06absent\">\n" +
+	"\fAbsentServer\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"P\n" +
 	"\fZonesRequest\x12*\n" +
 	"\x04page\x18\x01 \x01(\v2\x16.meridian.peer.v1.PageR\x04page\x12\x14\n" +
 	"\x05brief\x18\x02 \x01(\bR\x05brief\"V\n" +
@@ -3653,7 +4071,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04late\x18\x06 \x03(\tR\x04late\x12\x12\n" +
 	"\x04more\x18\t \x01(\bR\x04more\x12\x19\n" +
 	"\bzones_at\x18\n" +
-	" \x01(\tR\azonesAt\"\x92\x04\n" +
+	" \x01(\tR\azonesAt\"\xc0\x04\n" +
 	"\fZoneInstance\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -3675,7 +4093,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"dataplanes\x18\x10 \x01(\x04R\n" +
 	"dataplanes\x12-\n" +
-	"\x12dataplanes_applied\x18\x11 \x01(\x04R\x11dataplanesApplied\"R\n" +
+	"\x12dataplanes_applied\x18\x11 \x01(\x04R\x11dataplanesApplied\x12,\n" +
+	"\x12dataplanes_of_zone\x18\x12 \x01(\bR\x10dataplanesOfZone\"R\n" +
 	"\n" +
 	"AskRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +
@@ -3694,18 +4113,38 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"patienceMs\x12*\n" +
 	"\x04page\x18\x03 \x01(\v2\x16.meridian.peer.v1.PageR\x04page\"K\n" +
 	"\x13WaitAppliedResponse\x124\n" +
-	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x1a\n" +
+	"\x06report\x18\x01 \x01(\v2\x1c.meridian.peer.v1.ZoneReportR\x06report\"\x85\x01\n" +
+	"\x0fUnenforcedField\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
+	"\adialect\x18\x02 \x01(\tR\adialect\x12\x16\n" +
+	"\x06status\x18\x03 \x01(\tR\x06status\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\x12\x18\n" +
+	"\aproxies\x18\x05 \x01(\rR\aproxies\"1\n" +
+	"\x13AwaitProxiesRequest\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"M\n" +
+	"\x14AwaitProxiesResponse\x125\n" +
+	"\x06behind\x18\x01 \x03(\v2\x1d.meridian.peer.v1.ProxyBehindR\x06behind\"X\n" +
+	"\vProxyBehind\x123\n" +
+	"\tdataplane\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\tdataplane\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\"\x14\n" +
+	"\x12WayToGlobalRequest\"H\n" +
+	"\x13WayToGlobalResponse\x121\n" +
+	"\x06global\x18\x01 \x01(\v2\x19.meridian.v1.GlobalAccessR\x06global\"\x1a\n" +
 	"\x18ServerAuthoritiesRequest\"M\n" +
 	"\x19ServerAuthoritiesResponse\x12\x18\n" +
 	"\atrusted\x18\x01 \x01(\tR\atrusted\x12\x16\n" +
 	"\x06signer\x18\x02 \x01(\tR\x06signer\"\x10\n" +
-	"\x0eProxiesRequest\"M\n" +
+	"\x0eProxiesRequest\"\xa4\x01\n" +
 	"\x0fEnforcedRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"S\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06fields\x18\x04 \x01(\bR\x06fields\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\x12!\n" +
+	"\fown_revision\x18\x06 \x01(\x04R\vownRevision\"\x8e\x01\n" +
 	"\x10EnforcedResponse\x12?\n" +
-	"\bpolicies\x18\x01 \x03(\v2#.meridian.peer.v1.PolicyEnforcementR\bpolicies\"\xdc\x02\n" +
+	"\bpolicies\x18\x01 \x03(\v2#.meridian.peer.v1.PolicyEnforcementR\bpolicies\x129\n" +
+	"\x06fields\x18\x02 \x03(\v2!.meridian.peer.v1.UnenforcedFieldR\x06fields\"\xdc\x02\n" +
 	"\x11PolicyEnforcement\x12-\n" +
 	"\x06policy\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\x06policy\x12\x14\n" +
 	"\x05holds\x18\x02 \x01(\rR\x05holds\x12\"\n" +
@@ -3754,14 +4193,17 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03Ask\x12\x1c.meridian.peer.v1.AskRequest\x1a\x1d.meridian.peer.v1.AskResponse\x12Z\n" +
 	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponse\x12Z\n" +
 	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12T\n" +
-	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\xc0\x03\n" +
+	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\xd3\x05\n" +
 	"\fProxyService\x12P\n" +
 	"\aProxies\x12 .meridian.peer.v1.ProxiesRequest\x1a!.meridian.peer.v1.ProxiesResponse0\x01\x12W\n" +
 	"\n" +
 	"Identities\x12#.meridian.peer.v1.IdentitiesRequest\x1a$.meridian.peer.v1.IdentitiesResponse\x12l\n" +
 	"\x11ServerAuthorities\x12*.meridian.peer.v1.ServerAuthoritiesRequest\x1a+.meridian.peer.v1.ServerAuthoritiesResponse\x12D\n" +
 	"\aInspect\x12\x1b.meridian.v1.InspectRequest\x1a\x1c.meridian.v1.InspectResponse\x12Q\n" +
-	"\bEnforced\x12!.meridian.peer.v1.EnforcedRequest\x1a\".meridian.peer.v1.EnforcedResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
+	"\bEnforced\x12!.meridian.peer.v1.EnforcedRequest\x1a\".meridian.peer.v1.EnforcedResponse\x12_\n" +
+	"\fAwaitProxies\x12%.meridian.peer.v1.AwaitProxiesRequest\x1a&.meridian.peer.v1.AwaitProxiesResponse0\x01\x12T\n" +
+	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse\x12Z\n" +
+	"\vWayToGlobal\x12$.meridian.peer.v1.WayToGlobalRequest\x1a%.meridian.peer.v1.WayToGlobalResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -3775,7 +4217,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -3809,31 +4251,39 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*ListAuditRequest)(nil),           // 29: meridian.peer.v1.ListAuditRequest
 	(*AuditPlace)(nil),                 // 30: meridian.peer.v1.AuditPlace
 	(*ListAuditResponse)(nil),          // 31: meridian.peer.v1.ListAuditResponse
-	(*ZonesRequest)(nil),               // 32: meridian.peer.v1.ZonesRequest
-	(*Page)(nil),                       // 33: meridian.peer.v1.Page
-	(*ZonesResponse)(nil),              // 34: meridian.peer.v1.ZonesResponse
-	(*ZoneReport)(nil),                 // 35: meridian.peer.v1.ZoneReport
-	(*ZoneInstance)(nil),               // 36: meridian.peer.v1.ZoneInstance
-	(*AskRequest)(nil),                 // 37: meridian.peer.v1.AskRequest
-	(*AskResponse)(nil),                // 38: meridian.peer.v1.AskResponse
-	(*WaitAppliedRequest)(nil),         // 39: meridian.peer.v1.WaitAppliedRequest
-	(*WaitAppliedResponse)(nil),        // 40: meridian.peer.v1.WaitAppliedResponse
-	(*ServerAuthoritiesRequest)(nil),   // 41: meridian.peer.v1.ServerAuthoritiesRequest
-	(*ServerAuthoritiesResponse)(nil),  // 42: meridian.peer.v1.ServerAuthoritiesResponse
-	(*ProxiesRequest)(nil),             // 43: meridian.peer.v1.ProxiesRequest
-	(*EnforcedRequest)(nil),            // 44: meridian.peer.v1.EnforcedRequest
-	(*EnforcedResponse)(nil),           // 45: meridian.peer.v1.EnforcedResponse
-	(*PolicyEnforcement)(nil),          // 46: meridian.peer.v1.PolicyEnforcement
-	(*ProxiesResponse)(nil),            // 47: meridian.peer.v1.ProxiesResponse
-	(*ProxyReport)(nil),                // 48: meridian.peer.v1.ProxyReport
-	(*IdentitiesRequest)(nil),          // 49: meridian.peer.v1.IdentitiesRequest
-	(*IdentitiesResponse)(nil),         // 50: meridian.peer.v1.IdentitiesResponse
-	nil,                                // 51: meridian.peer.v1.PolicyEnforcement.LackingEntry
-	(*v1.ListAuditRequest)(nil),        // 52: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 53: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 54: meridian.v1.Quarantined
-	(*v1.InspectRequest)(nil),          // 55: meridian.v1.InspectRequest
-	(*v1.InspectResponse)(nil),         // 56: meridian.v1.InspectResponse
+	(*AbsentServer)(nil),               // 32: meridian.peer.v1.AbsentServer
+	(*ZonesRequest)(nil),               // 33: meridian.peer.v1.ZonesRequest
+	(*Page)(nil),                       // 34: meridian.peer.v1.Page
+	(*ZonesResponse)(nil),              // 35: meridian.peer.v1.ZonesResponse
+	(*ZoneReport)(nil),                 // 36: meridian.peer.v1.ZoneReport
+	(*ZoneInstance)(nil),               // 37: meridian.peer.v1.ZoneInstance
+	(*AskRequest)(nil),                 // 38: meridian.peer.v1.AskRequest
+	(*AskResponse)(nil),                // 39: meridian.peer.v1.AskResponse
+	(*WaitAppliedRequest)(nil),         // 40: meridian.peer.v1.WaitAppliedRequest
+	(*WaitAppliedResponse)(nil),        // 41: meridian.peer.v1.WaitAppliedResponse
+	(*UnenforcedField)(nil),            // 42: meridian.peer.v1.UnenforcedField
+	(*AwaitProxiesRequest)(nil),        // 43: meridian.peer.v1.AwaitProxiesRequest
+	(*AwaitProxiesResponse)(nil),       // 44: meridian.peer.v1.AwaitProxiesResponse
+	(*ProxyBehind)(nil),                // 45: meridian.peer.v1.ProxyBehind
+	(*WayToGlobalRequest)(nil),         // 46: meridian.peer.v1.WayToGlobalRequest
+	(*WayToGlobalResponse)(nil),        // 47: meridian.peer.v1.WayToGlobalResponse
+	(*ServerAuthoritiesRequest)(nil),   // 48: meridian.peer.v1.ServerAuthoritiesRequest
+	(*ServerAuthoritiesResponse)(nil),  // 49: meridian.peer.v1.ServerAuthoritiesResponse
+	(*ProxiesRequest)(nil),             // 50: meridian.peer.v1.ProxiesRequest
+	(*EnforcedRequest)(nil),            // 51: meridian.peer.v1.EnforcedRequest
+	(*EnforcedResponse)(nil),           // 52: meridian.peer.v1.EnforcedResponse
+	(*PolicyEnforcement)(nil),          // 53: meridian.peer.v1.PolicyEnforcement
+	(*ProxiesResponse)(nil),            // 54: meridian.peer.v1.ProxiesResponse
+	(*ProxyReport)(nil),                // 55: meridian.peer.v1.ProxyReport
+	(*IdentitiesRequest)(nil),          // 56: meridian.peer.v1.IdentitiesRequest
+	(*IdentitiesResponse)(nil),         // 57: meridian.peer.v1.IdentitiesResponse
+	nil,                                // 58: meridian.peer.v1.PolicyEnforcement.LackingEntry
+	(*v1.ListAuditRequest)(nil),        // 59: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 60: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 61: meridian.v1.Quarantined
+	(*v1.GlobalAccess)(nil),            // 62: meridian.v1.GlobalAccess
+	(*v1.InspectRequest)(nil),          // 63: meridian.v1.InspectRequest
+	(*v1.InspectResponse)(nil),         // 64: meridian.v1.InspectResponse
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -3855,61 +4305,72 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 16: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
 	18, // 17: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	18, // 18: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	52, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	59, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
 	30, // 20: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
-	33, // 21: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
-	35, // 22: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	53, // 23: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
-	36, // 24: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	53, // 25: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	54, // 26: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
-	33, // 27: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
-	35, // 28: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	46, // 29: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
-	2,  // 30: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
-	51, // 31: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
-	2,  // 32: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
-	2,  // 33: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
-	48, // 34: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
-	0,  // 35: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	14, // 36: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	16, // 37: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	19, // 38: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	21, // 39: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	23, // 40: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	25, // 41: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	32, // 42: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	37, // 43: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	39, // 44: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	27, // 45: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	29, // 46: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	43, // 47: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
-	49, // 48: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
-	41, // 49: meridian.peer.v1.ProxyService.ServerAuthorities:input_type -> meridian.peer.v1.ServerAuthoritiesRequest
-	55, // 50: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
-	44, // 51: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
-	1,  // 52: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	15, // 53: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	17, // 54: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	20, // 55: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	22, // 56: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	24, // 57: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	26, // 58: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	34, // 59: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	38, // 60: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	40, // 61: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	28, // 62: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	31, // 63: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	47, // 64: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
-	50, // 65: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
-	42, // 66: meridian.peer.v1.ProxyService.ServerAuthorities:output_type -> meridian.peer.v1.ServerAuthoritiesResponse
-	56, // 67: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
-	45, // 68: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
-	52, // [52:69] is the sub-list for method output_type
-	35, // [35:52] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	32, // 21: meridian.peer.v1.ListAuditResponse.absent:type_name -> meridian.peer.v1.AbsentServer
+	34, // 22: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
+	36, // 23: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	60, // 24: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	37, // 25: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
+	60, // 26: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	61, // 27: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	34, // 28: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
+	36, // 29: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	45, // 30: meridian.peer.v1.AwaitProxiesResponse.behind:type_name -> meridian.peer.v1.ProxyBehind
+	2,  // 31: meridian.peer.v1.ProxyBehind.dataplane:type_name -> meridian.peer.v1.Key
+	62, // 32: meridian.peer.v1.WayToGlobalResponse.global:type_name -> meridian.v1.GlobalAccess
+	53, // 33: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
+	42, // 34: meridian.peer.v1.EnforcedResponse.fields:type_name -> meridian.peer.v1.UnenforcedField
+	2,  // 35: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
+	58, // 36: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
+	2,  // 37: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
+	2,  // 38: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
+	55, // 39: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
+	0,  // 40: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	14, // 41: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	16, // 42: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	19, // 43: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	21, // 44: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	23, // 45: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	25, // 46: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	33, // 47: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	38, // 48: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	40, // 49: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	27, // 50: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	29, // 51: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	50, // 52: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
+	56, // 53: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
+	48, // 54: meridian.peer.v1.ProxyService.ServerAuthorities:input_type -> meridian.peer.v1.ServerAuthoritiesRequest
+	63, // 55: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
+	51, // 56: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
+	43, // 57: meridian.peer.v1.ProxyService.AwaitProxies:input_type -> meridian.peer.v1.AwaitProxiesRequest
+	29, // 58: meridian.peer.v1.ProxyService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	46, // 59: meridian.peer.v1.ProxyService.WayToGlobal:input_type -> meridian.peer.v1.WayToGlobalRequest
+	1,  // 60: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	15, // 61: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	17, // 62: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	20, // 63: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	22, // 64: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	24, // 65: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	26, // 66: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	35, // 67: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	39, // 68: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	41, // 69: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	28, // 70: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	31, // 71: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	54, // 72: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
+	57, // 73: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
+	49, // 74: meridian.peer.v1.ProxyService.ServerAuthorities:output_type -> meridian.peer.v1.ServerAuthoritiesResponse
+	64, // 75: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
+	52, // 76: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
+	44, // 77: meridian.peer.v1.ProxyService.AwaitProxies:output_type -> meridian.peer.v1.AwaitProxiesResponse
+	31, // 78: meridian.peer.v1.ProxyService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	47, // 79: meridian.peer.v1.ProxyService.WayToGlobal:output_type -> meridian.peer.v1.WayToGlobalResponse
+	60, // [60:80] is the sub-list for method output_type
+	40, // [40:60] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -3934,7 +4395,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   52,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

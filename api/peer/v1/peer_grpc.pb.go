@@ -660,6 +660,9 @@ const (
 	ProxyService_ServerAuthorities_FullMethodName = "/meridian.peer.v1.ProxyService/ServerAuthorities"
 	ProxyService_Inspect_FullMethodName           = "/meridian.peer.v1.ProxyService/Inspect"
 	ProxyService_Enforced_FullMethodName          = "/meridian.peer.v1.ProxyService/Enforced"
+	ProxyService_AwaitProxies_FullMethodName      = "/meridian.peer.v1.ProxyService/AwaitProxies"
+	ProxyService_ListAudit_FullMethodName         = "/meridian.peer.v1.ProxyService/ListAudit"
+	ProxyService_WayToGlobal_FullMethodName       = "/meridian.peer.v1.ProxyService/WayToGlobal"
 )
 
 // ProxyServiceClient is the client API for ProxyService service.
@@ -682,6 +685,14 @@ type ProxyServiceClient interface {
 	Inspect(ctx context.Context, in *v1.InspectRequest, opts ...grpc.CallOption) (*v1.InspectResponse, error)
 	// Enforced counts the proxies of this server that obey policies.
 	Enforced(ctx context.Context, in *EnforcedRequest, opts ...grpc.CallOption) (*EnforcedResponse, error)
+	// AwaitProxies applies a revision of what the zone owns, and sends which proxies of this
+	// server have yet to take on what they had to by then: at first, and when that has
+	// changed, until there are none.
+	AwaitProxies(ctx context.Context, in *AwaitProxiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AwaitProxiesResponse], error)
+	// ListAudit returns records of this server's audit log.
+	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
+	// WayToGlobal says how this server reaches the global, where its configuration says so.
+	WayToGlobal(ctx context.Context, in *WayToGlobalRequest, opts ...grpc.CallOption) (*WayToGlobalResponse, error)
 }
 
 type proxyServiceClient struct {
@@ -751,6 +762,45 @@ func (c *proxyServiceClient) Enforced(ctx context.Context, in *EnforcedRequest, 
 	return out, nil
 }
 
+func (c *proxyServiceClient) AwaitProxies(ctx context.Context, in *AwaitProxiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AwaitProxiesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ProxyService_ServiceDesc.Streams[1], ProxyService_AwaitProxies_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AwaitProxiesRequest, AwaitProxiesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ProxyService_AwaitProxiesClient = grpc.ServerStreamingClient[AwaitProxiesResponse]
+
+func (c *proxyServiceClient) ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAuditResponse)
+	err := c.cc.Invoke(ctx, ProxyService_ListAudit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *proxyServiceClient) WayToGlobal(ctx context.Context, in *WayToGlobalRequest, opts ...grpc.CallOption) (*WayToGlobalResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WayToGlobalResponse)
+	err := c.cc.Invoke(ctx, ProxyService_WayToGlobal_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ProxyServiceServer is the server API for ProxyService service.
 // All implementations must embed UnimplementedProxyServiceServer
 // for forward compatibility.
@@ -771,6 +821,14 @@ type ProxyServiceServer interface {
 	Inspect(context.Context, *v1.InspectRequest) (*v1.InspectResponse, error)
 	// Enforced counts the proxies of this server that obey policies.
 	Enforced(context.Context, *EnforcedRequest) (*EnforcedResponse, error)
+	// AwaitProxies applies a revision of what the zone owns, and sends which proxies of this
+	// server have yet to take on what they had to by then: at first, and when that has
+	// changed, until there are none.
+	AwaitProxies(*AwaitProxiesRequest, grpc.ServerStreamingServer[AwaitProxiesResponse]) error
+	// ListAudit returns records of this server's audit log.
+	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
+	// WayToGlobal says how this server reaches the global, where its configuration says so.
+	WayToGlobal(context.Context, *WayToGlobalRequest) (*WayToGlobalResponse, error)
 	mustEmbedUnimplementedProxyServiceServer()
 }
 
@@ -795,6 +853,15 @@ func (UnimplementedProxyServiceServer) Inspect(context.Context, *v1.InspectReque
 }
 func (UnimplementedProxyServiceServer) Enforced(context.Context, *EnforcedRequest) (*EnforcedResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Enforced not implemented")
+}
+func (UnimplementedProxyServiceServer) AwaitProxies(*AwaitProxiesRequest, grpc.ServerStreamingServer[AwaitProxiesResponse]) error {
+	return status.Error(codes.Unimplemented, "method AwaitProxies not implemented")
+}
+func (UnimplementedProxyServiceServer) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAudit not implemented")
+}
+func (UnimplementedProxyServiceServer) WayToGlobal(context.Context, *WayToGlobalRequest) (*WayToGlobalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WayToGlobal not implemented")
 }
 func (UnimplementedProxyServiceServer) mustEmbedUnimplementedProxyServiceServer() {}
 func (UnimplementedProxyServiceServer) testEmbeddedByValue()                      {}
@@ -900,6 +967,53 @@ func _ProxyService_Enforced_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ProxyService_AwaitProxies_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(AwaitProxiesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ProxyServiceServer).AwaitProxies(m, &grpc.GenericServerStream[AwaitProxiesRequest, AwaitProxiesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ProxyService_AwaitProxiesServer = grpc.ServerStreamingServer[AwaitProxiesResponse]
+
+func _ProxyService_ListAudit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAuditRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ProxyServiceServer).ListAudit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ProxyService_ListAudit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ProxyServiceServer).ListAudit(ctx, req.(*ListAuditRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ProxyService_WayToGlobal_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WayToGlobalRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ProxyServiceServer).WayToGlobal(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ProxyService_WayToGlobal_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ProxyServiceServer).WayToGlobal(ctx, req.(*WayToGlobalRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ProxyService_ServiceDesc is the grpc.ServiceDesc for ProxyService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -923,11 +1037,24 @@ var ProxyService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Enforced",
 			Handler:    _ProxyService_Enforced_Handler,
 		},
+		{
+			MethodName: "ListAudit",
+			Handler:    _ProxyService_ListAudit_Handler,
+		},
+		{
+			MethodName: "WayToGlobal",
+			Handler:    _ProxyService_WayToGlobal_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Proxies",
 			Handler:       _ProxyService_Proxies_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "AwaitProxies",
+			Handler:       _ProxyService_AwaitProxies_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -41,18 +41,10 @@ func (d *Service) Draining() bool {
 	return d.draining
 }
 
-// Left counts the dataplanes, and those of them that an operator applied. In a zone of
-// several servers each counts what is registered at it, and the leader what is registered
-// at none that is there: together they count each dataplane once.
+// Left counts the dataplanes of the zone, and those of them that an operator applied.
 func (d *Service) Left() (all, applied int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for r := range d.cfg.Local.View().List(resource.KindDataplane, "") {
-		if !d.answersFor(registeredAt(r)) {
-			continue
-		}
-		all++
-		if !byProxy(r) {
+		if all++; !byProxy(r) {
 			applied++
 		}
 	}

@@ -36,12 +36,10 @@ func (d *Service) here(r *resource.Resource) *resource.Resource {
 // looksAfter reports whether this server removes a dataplane when its proxy is gone: one
 // that was registered here, or at a server that is absent. Called with the service locked.
 func (d *Service) looksAfter(r *resource.Resource) bool {
-	return byProxy(r) && d.answersFor(registeredAt(r))
-}
-
-// answersFor reports whether what is registered at a server, empty for none, is for this one
-// to look after. Called with the service locked.
-func (d *Service) answersFor(server string) bool {
+	if !byProxy(r) {
+		return false
+	}
+	server := registeredAt(r)
 	return d.cfg.Server == "" || server == d.cfg.Server || d.cfg.Absent(server)
 }
 
