@@ -29,7 +29,8 @@ func newAuditListCommand(a *app) *cobra.Command {
 		Use:   "list",
 		Short: "List audit records of all servers, oldest first",
 		Long: `List the records of the audit logs of all servers of the global and of all zones,
-oldest first: writes, and requests that were refused. A zone lists its own.
+oldest first: writes, and requests that were refused. A zone lists those of its
+servers.
 
 Servers and zones that do not answer are named, in JSON under incomplete. The
 records are as their servers hold them: ` + "`meridian audit verify`" + ` verifies a log.
@@ -97,7 +98,10 @@ type absenceView struct {
 }
 
 func (v *absenceView) String() string {
-	if v.Zone != "" {
+	switch {
+	case v.Zone != "" && v.Server != "":
+		return fmt.Sprintf("server %s of zone %s: %s", v.Server, v.Zone, v.Reason)
+	case v.Zone != "":
 		return fmt.Sprintf("zone %s: %s", v.Zone, v.Reason)
 	}
 	return fmt.Sprintf("server %s: %s", v.Server, v.Reason)
@@ -157,7 +161,10 @@ func auditTable(items []auditView, wide bool) *print.Table {
 	for i := range items {
 		r := &items[i].read
 		at := items[i].Server
-		if items[i].Zone != "" {
+		switch {
+		case items[i].Zone != "" && at != "":
+			at = "zone " + items[i].Zone + ", " + at
+		case items[i].Zone != "":
 			at = "zone " + items[i].Zone
 		}
 		// A denial that is decided before the request is read has no targets.

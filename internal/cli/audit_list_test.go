@@ -35,15 +35,17 @@ func TestAuditList(t *testing.T) {
 				Records: []*meridianv1.AuditRecord{{Server: "global-1", Json: []byte(first)}}, NextPageToken: "next", Incomplete: []*meridianv1.AuditAbsence{west},
 			}
 		}
-		return &meridianv1.ListAuditResponse{Records: []*meridianv1.AuditRecord{{Zone: "east", Json: []byte(second)}}, Incomplete: []*meridianv1.AuditAbsence{west}}
+		return &meridianv1.ListAuditResponse{Records: []*meridianv1.AuditRecord{{Zone: "east", Json: []byte(second)}, {Zone: "south", Server: "two", Json: []byte(second)}},
+			Incomplete: []*meridianv1.AuditAbsence{west, {Zone: "south", Server: "three", Reason: "gone"}}}
 	}
 	out := h.run("audit", "list", "--user", "alice", "--since", "1h", "--kind", "timeouts", "--name", "t", "--verdict", "allowed")
 	require.Equal(t, exit.OK, out.code)
 	require.Equal(t, ""+
-		"TIME                  AT         USER       VERDICT  ACTION  TARGET                        REASON\n"+
-		"2026-01-31T20:00:01Z  global-1   alice      allowed  create  Timeout/default/t and 1 more  rules[0] of AccessRole \"x\"\n"+
-		"2026-01-31T20:00:02Z  zone east  \\u202eeve  denied   create  Mesh/m                        Access Denied\n", out.stdout)
-	require.Equal(t, "Warning: the list lacks the records of zone west: offline\n", out.stderr, "once")
+		"TIME                  AT               USER       VERDICT  ACTION  TARGET                        REASON\n"+
+		"2026-01-31T20:00:01Z  global-1         alice      allowed  create  Timeout/default/t and 1 more  rules[0] of AccessRole \"x\"\n"+
+		"2026-01-31T20:00:02Z  zone east        \\u202eeve  denied   create  Mesh/m                        Access Denied\n"+
+		"2026-01-31T20:00:02Z  zone south, two  \\u202eeve  denied   create  Mesh/m                        Access Denied\n", out.stdout)
+	require.Equal(t, "Warning: the list lacks the records of zone west: offline\nWarning: the list lacks the records of server three of zone south: gone\n", out.stderr, "once")
 	require.Len(t, asked, 2)
 	require.Equal(t, "alice", asked[1].GetUser())
 	require.Equal(t, "Timeout", asked[1].GetKind())
@@ -55,13 +57,14 @@ func TestAuditList(t *testing.T) {
 			Server, Zone string
 			Record       struct{ Seq int }
 		}
-		Incomplete []struct{ Zone, Reason string }
+		Incomplete []struct{ Server, Zone, Reason string }
 	}
 	require.NoError(t, json.Unmarshal([]byte(h.ok("audit", "list", "-o", "json")), &document))
-	require.Len(t, document.Items, 2)
+	require.Len(t, document.Items, 3)
+	require.Equal(t, "two", document.Items[2].Server)
 	require.Equal(t, "east", document.Items[1].Zone)
 	require.Equal(t, 3, document.Items[0].Record.Seq)
-	require.Equal(t, []struct{ Zone, Reason string }{{"west", "offline"}}, document.Incomplete)
+	require.Equal(t, []struct{ Server, Zone, Reason string }{{"", "west", "offline"}, {"three", "south", "gone"}}, document.Incomplete)
 	require.Nil(t, asked[2].GetSince())
 	require.Contains(t, h.run("audit", "list", "-o", "wide").stdout, "192.0.2.1:1")
 	h.run("audit", "list", "--since", "2026-01-02T03:04:05Z", "--kind", "snapshot")

@@ -2,6 +2,7 @@ package zone
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -93,17 +94,49 @@ func (z *zone) serveCluster(ctx context.Context, parts *errgroup.Group) {
 	parts.Go(func() error { return z.others.run(ctx) })
 }
 
-// auditSources returns this server. The other servers of the zone have logs of their own.
-func (z *zone) auditSources(context.Context) ([]auditlog.Source, []auditlog.Absence) {
-	own := auditlog.Source{Zone: z.cfg.Name, Ask: auditlog.Local(z.Audit.List)}
+// auditSources returns the servers of the zone.
+func (z *zone) auditSources(context.Context) (sources []auditlog.Source, absent []auditlog.Absence) {
+	sources = []auditlog.Source{{Zone: z.cfg.Name, Server: z.serverOfSeveral(), Ask: auditlog.Local(z.Audit.List)}}
 	if z.cluster == nil {
-		return []auditlog.Source{own}, nil
+		return sources, nil
 	}
-	var absent []auditlog.Absence
 	for _, p := range z.cluster.Others() {
-		absent = append(absent, auditlog.Absence{Server: p.Name, Reason: "its records are with it: ask it"})
+		if z.others.isLost(p.Name) {
+			absent = append(absent, auditlog.Absence{Zone: z.cfg.Name, Server: p.Name, Reason: "it does not answer"})
+			continue
+		}
+		client := peerv1.NewProxyServiceClient(p.Conn)
+		sources = append(sources, auditlog.Source{Zone: z.cfg.Name, Server: p.Name, Ask: func(ctx context.Context, q *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
+			ctx, cancel := context.WithTimeout(ctx, auditTimeout)
+			defer cancel()
+			page, err := client.ListAudit(ctx, q)
+			if err != nil {
+				return nil, errors.New(cluster.DescribeError(err))
+			}
+			return page, nil
+		}})
 	}
-	return []auditlog.Source{own}, absent
+	return sources, absent
+}
+
+// auditTimeout bounds how long another server may take to list its records: less than the
+// global waits for those of the zone.
+const auditTimeout = 5 * time.Second
+
+// auditAnswer is what the zone answers its global with that asks for records.
+func (z *zone) auditAnswer() func(context.Context, []byte) ([]byte, error) {
+	if z.cluster == nil {
+		return auditlog.AnswerZone(auditlog.Local(z.Audit.List))
+	}
+	return auditlog.AnswerZone(auditlog.Together(z.auditSources))
+}
+
+// ListAudit returns records of this server.
+func (o *otherServers) ListAudit(ctx context.Context, req *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
+	if !o.assembled.Load() {
+		return nil, errStarting
+	}
+	return auditlog.Local(o.zone.Audit.List)(ctx, req)
 }
 
 // serverOfSeveral is the name of this server in a zone of several, empty in a zone of one.

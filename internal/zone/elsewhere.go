@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,13 +25,19 @@ import (
 // elsewhere is what the other servers of the zone say to a question; empty in a zone of one,
 // and where it does not matter.
 type elsewhere struct {
-	// enforcement is what their proxies do with policies, and proxies their lists of them.
+	// enforcement is what their proxies do with policies, unenforced what of the fields they
+	// do not obey, proxies their lists of them, and trials what they have counted.
 	enforcement []*peerv1.PolicyEnforcement
+	unenforced  []*peerv1.UnenforcedField
 	proxies     []*answer.ProxiesAnswer
+	trials      []*answer.TrialsAnswer
 	// servers is how many servers are spoken for, with this one, and missing are those that
 	// did not answer. unknown: one of these may have proxies.
+	// silent are all that did not answer: lost ones are among them whose proxies have gone to
+	// other servers.
 	servers int
 	missing []string
+	silent  []string
 	unknown bool
 }
 
@@ -57,6 +64,9 @@ func askOthers[T any](ctx context.Context, o *otherServers, ask func(context.Con
 	asking.Wait()
 	e.servers = 1
 	for i, p := range peers {
+		if errs[i] != nil {
+			e.silent = append(e.silent, p.Name)
+		}
 		switch {
 		case errs[i] == nil:
 			found = append(found, answers[i])
@@ -80,23 +90,20 @@ func (o *otherServers) isLost(server string) bool {
 }
 
 // partsOf asks the other servers for their parts of an answer.
-func (o *otherServers) partsOf(ctx context.Context, req *meridianv1.InspectRequest, asked question.Question) elsewhere {
-	about := &peerv1.EnforcedRequest{Mesh: req.GetMesh()}
+func (o *otherServers) partsOf(ctx context.Context, req *meridianv1.InspectRequest, asked question.Question) (e elsewhere) {
+	about := &peerv1.EnforcedRequest{Mesh: req.GetMesh(), Revision: uint64(o.zone.revision()), OwnRevision: uint64(o.zone.Store.Revision())}
 	switch q := asked.(type) {
 	case question.Policy:
-		about.Kind, about.Name = string(q.Kind), q.Name
+		about.Kind, about.Name, about.Fields = string(q.Kind), q.Name, asksFields(q)
 	case question.Conditions:
 		about.Kind = string(q.Kind)
 	case question.Proxies:
-		lists, e := askOthers(ctx, o, func(ctx context.Context, c peerv1.ProxyServiceClient) (*answer.ProxiesAnswer, error) {
-			response, err := c.Inspect(ctx, req)
-			if err != nil {
-				return nil, err
-			}
-			list := &answer.ProxiesAnswer{}
-			return list, answer.Unmarshal(response.GetJson(), list)
-		})
-		e.proxies = lists
+		proxies, e := documentsOf[answer.ProxiesAnswer](ctx, o, req)
+		e.proxies = proxies
+		return e
+	case question.Trials:
+		trials, e := documentsOf[answer.TrialsAnswer](ctx, o, req)
+		e.trials = trials
 		return e
 	default:
 		return elsewhere{}
@@ -106,8 +113,68 @@ func (o *otherServers) partsOf(ctx context.Context, req *meridianv1.InspectReque
 	})
 	for _, c := range counts {
 		e.enforcement = append(e.enforcement, c.GetPolicies()...)
+		e.unenforced = append(e.unenforced, c.GetFields()...)
 	}
 	return e
+}
+
+// asksFields reports whether an answer about a resource says which of its fields proxies do
+// not obey.
+func asksFields(q question.Policy) bool { return question.AsksProxies(q.Kind) && q.Rule == "" }
+
+// documentsOf are the answers of the other servers to a question.
+func documentsOf[A any](ctx context.Context, o *otherServers, req *meridianv1.InspectRequest) ([]*A, elsewhere) {
+	return askOthers(ctx, o, func(ctx context.Context, c peerv1.ProxyServiceClient) (*A, error) {
+		response, err := c.Inspect(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		a := new(A)
+		return a, answer.Unmarshal(response.GetJson(), a)
+	})
+}
+
+// withTrials adds what proxies of other servers have counted.
+func (e elsewhere) withTrials(document []byte) ([]byte, error) {
+	var all answer.TrialsAnswer
+	if err := answer.Unmarshal(document, &all); err != nil {
+		return nil, err
+	}
+	for _, more := range e.trials {
+		all.Items, all.More = append(all.Items, more.Items...), all.More+more.More
+	}
+	all.Sort()
+	return answer.Marshal(&all)
+}
+
+// withUnenforced adds what proxies of other servers do not obey: the proxies about which
+// the same is said are counted together.
+func (e elsewhere) withUnenforced(zone resource.ZoneName, warnings []answer.Warning) []answer.Warning {
+	type about struct{ path, dialect, status, note string }
+	known := map[about]int{}
+	for i, w := range warnings {
+		if u := w.Unenforced; u != nil {
+			known[about{w.Path, u.Dialect, u.Status, u.Note}] = i
+		}
+	}
+	for _, f := range e.unenforced {
+		key := about{f.GetPath(), f.GetDialect(), f.GetStatus(), f.GetNote()}
+		proxies := int(f.GetProxies())
+		i, ok := known[key]
+		if ok {
+			proxies += warnings[i].Unenforced.Zones[0].Proxies
+		}
+		w := answer.UnenforcedWarning(key.path, &answer.Unenforced{
+			Dialect: key.dialect, Status: key.status, Note: key.note, Zones: []answer.UnenforcedIn{{Zone: zone, Proxies: proxies}},
+		})
+		if ok {
+			warnings[i] = w
+			continue
+		}
+		known[key] = len(warnings)
+		warnings = append(warnings, w)
+	}
+	return warnings
 }
 
 // withProxies adds the lists of the other servers to a list of proxies.
@@ -207,21 +274,28 @@ func (o *otherServers) Inspect(ctx context.Context, req *meridianv1.InspectReque
 	return response, nil
 }
 
+// catchUp bounds how long a server that is asked waits for what the one that asks has applied.
+const catchUp = 200 * time.Millisecond
+
 // Enforced counts the proxies of this server that obey policies.
-func (o *otherServers) Enforced(_ context.Context, req *peerv1.EnforcedRequest) (*peerv1.EnforcedResponse, error) {
+func (o *otherServers) Enforced(ctx context.Context, req *peerv1.EnforcedRequest) (*peerv1.EnforcedResponse, error) {
 	if !o.assembled.Load() {
 		return nil, errStarting
 	}
 	s, mesh, kind := o.zone.inspect, resource.MeshName(req.GetMesh()), resource.Kind(req.GetKind())
+	out := &peerv1.EnforcedResponse{}
 	if req.GetName() != "" {
+		o.awaitApplied(ctx, resource.Revision(req.GetRevision()), resource.Revision(req.GetOwnRevision()))
 		key := resource.Key{Kind: kind, Mesh: mesh, Name: req.GetName()}
 		e, err := s.enforcement(key)
-		if err != nil || e.proxies() == 0 {
-			return &peerv1.EnforcedResponse{}, err
+		if err == nil && e.proxies() > 0 {
+			out.Policies = []*peerv1.PolicyEnforcement{e.encode(key)}
 		}
-		return &peerv1.EnforcedResponse{Policies: []*peerv1.PolicyEnforcement{e.encode(key)}}, nil
+		if err == nil && req.GetFields() {
+			out.Fields, err = s.unenforcedFields(key)
+		}
+		return out, err
 	}
-	out := &peerv1.EnforcedResponse{}
 	if !s.attaches(kind) {
 		return out, nil
 	}
@@ -234,6 +308,29 @@ func (o *otherServers) Enforced(_ context.Context, req *peerv1.EnforcedRequest) 
 		out.Policies = append(out.Policies, e.encode(key))
 	}
 	return out, err
+}
+
+// awaitApplied returns when this server has applied revisions of the global and of what the
+// zone owns, or after a moment.
+func (o *otherServers) awaitApplied(ctx context.Context, revision, own resource.Revision) {
+	ctx, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	if o.zone.globalStore != nil {
+		_ = o.zone.globalStore.Wait(ctx, revision) // what is here is the answer then
+	}
+	_ = o.zone.Store.Wait(ctx, own)
+}
+
+// unenforcedFields is what the proxies of this server do not obey of a resource.
+func (s *inspectService) unenforcedFields(key resource.Key) (fields []*peerv1.UnenforcedField, err error) {
+	warnings, err := s.unenforced(key)
+	for _, w := range warnings {
+		u := w.Unenforced
+		fields = append(fields, &peerv1.UnenforcedField{
+			Path: w.Path, Dialect: u.Dialect, Status: u.Status, Note: u.Note, Proxies: uint32(u.Zones[0].Proxies), //nolint:gosec // a count
+		})
+	}
+	return fields, err
 }
 
 // enforcement is what proxies do with a policy: how many obey it, and how many of these in

@@ -76,3 +76,31 @@ func TestEnforcementOnAllServers(t *testing.T) {
 	e.add(&peerv1.PolicyEnforcement{})
 	require.Equal(t, 9, e.proxies())
 }
+
+// What proxies do not obey is one warning for each field and kind of proxies, whatever server
+// they are at.
+func TestUnenforcedOnAllServers(t *testing.T) {
+	warn := func(path string, proxies int) answer.Warning {
+		return answer.UnenforcedWarning(path, &answer.Unenforced{Dialect: "grpc", Status: "unsupported", Note: "n", Zones: []answer.UnenforcedIn{{Zone: "east", Proxies: proxies}}})
+	}
+	field := func(path string, proxies uint32) *peerv1.UnenforcedField {
+		return &peerv1.UnenforcedField{Path: path, Dialect: "grpc", Status: "unsupported", Note: "n", Proxies: proxies}
+	}
+	got := elsewhere{servers: 3, unenforced: []*peerv1.UnenforcedField{field("b", 2), field("a", 1), field("b", 3)}}.withUnenforced("east", []answer.Warning{{Path: "x", Message: "another"}, warn("a", 4)})
+	require.Equal(t, []answer.Warning{{Path: "x", Message: "another"}, warn("a", 5), warn("b", 5)}, got)
+	require.Equal(t, []answer.Warning{warn("a", 4)}, elsewhere{}.withUnenforced("east", []answer.Warning{warn("a", 4)}))
+}
+
+// What is counted of permissions that are tried is one list, those with the most calls first.
+func TestTrialsOnAllServers(t *testing.T) {
+	item := func(dataplane string, calls uint64) answer.TrialItem {
+		return answer.TrialItem{Mesh: "default", Dataplane: dataplane, Zone: "east", Would: answer.WouldDeny, Calls: calls}
+	}
+	here, err := answer.Marshal(&answer.TrialsAnswer{Items: []answer.TrialItem{item("a", 3)}, More: 1})
+	require.NoError(t, err)
+	document, err := elsewhere{servers: 3, trials: []*answer.TrialsAnswer{{Items: []answer.TrialItem{item("b", 9)}, More: 2}, {}}}.withTrials(here)
+	require.NoError(t, err)
+	var all answer.TrialsAnswer
+	require.NoError(t, answer.Unmarshal(document, &all))
+	require.Equal(t, answer.TrialsAnswer{Items: []answer.TrialItem{item("b", 9), item("a", 3)}, More: 3}, all)
+}

@@ -125,10 +125,11 @@ func (s *inspectService) inspectHere(ctx context.Context, who turns.Caller, req 
 			if enforced, err = s.enforced(key, more.enforcement); err != nil {
 				return err
 			}
-			if question.AsksProxies(about.Kind) && about.Rule == "" {
+			if asksFields(about) {
 				if unenforced, err = s.unenforced(key); err != nil {
 					return err
 				}
+				unenforced = more.withUnenforced(s.zone, unenforced)
 			}
 		}
 		answered, err = question.Answer(asked, s.matching, question.At{
@@ -136,8 +137,15 @@ func (s *inspectService) inspectHere(ctx context.Context, who turns.Caller, req 
 			Running: running,
 			Held:    s.quarantineConditions, Dataplanes: s.dataplaneList, Proxies: s.proxyList, Trials: s.trialList,
 		})
-		if _, list := asked.(question.Proxies); err == nil && list && more.servers > 0 {
+		if err != nil || more.servers == 0 {
+			return err
+		}
+		switch asked.(type) {
+		case question.Proxies:
 			answered.Document, err = more.withProxies(answered.Document)
+		case question.Trials:
+			answered.Document, err = more.withTrials(answered.Document)
+		default:
 		}
 		return err
 	})

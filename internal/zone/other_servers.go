@@ -219,30 +219,19 @@ func (o *otherServers) elsewhere(ctx context.Context, mesh resource.MeshName, st
 	if !complete {
 		return waiting, since, false
 	}
-	peers := o.zone.cluster.Others()
-	answers, errs := make([]*peerv1.IdentitiesResponse, len(peers)), make([]error, len(peers))
-	var asking sync.WaitGroup
-	for i, p := range peers {
-		asking.Go(func() {
-			asked, cancel := context.WithTimeout(ctx, cluster.AnswerTimeout)
-			defer cancel()
-			answers[i], errs[i] = peerv1.NewProxyServiceClient(p.Conn).Identities(asked, &peerv1.IdentitiesRequest{Mesh: string(mesh), Stamp: stamp})
-		})
-	}
-	asking.Wait()
+	answers, asked := askOthers(ctx, o, func(ctx context.Context, c peerv1.ProxyServiceClient) (*peerv1.IdentitiesResponse, error) {
+		return c.Identities(ctx, &peerv1.IdentitiesRequest{Mesh: string(mesh), Stamp: stamp})
+	})
 	now := o.zone.Now()
-	for i, answer := range answers {
-		if errs[i] != nil {
-			complete = false
-			continue
-		}
+	for _, answer := range answers {
 		waiting.Connected += int(answer.GetConnected()) //nolint:gosec // counts
 		waiting.Away += int(answer.GetAway())           //nolint:gosec // counts
 		if from := now.Add(-time.Duration(answer.GetRemembersMs()) * time.Millisecond); from.After(since) {
 			since = from
 		}
 	}
-	return waiting, since, complete
+	// Also one whose proxies have gone elsewhere may have a certificate to remember.
+	return waiting, since, len(asked.silent) == 0
 }
 
 // run follows the others until ctx ends.

@@ -189,7 +189,7 @@ func (z *zone) openReplica() error {
 		Replica: z.replica, Addresses: z.bundle.Addresses, Credentials: credentials, Logger: z.Log,
 		Token:  tokenSource(z.cfg, z.bundle.Token, z.Log),
 		Answer: z.inspect.answerRelayed, Authorities: authorities.digest,
-		AnswerAudit: auditlog.AnswerZone(auditlog.Local(z.Audit.List)),
+		AnswerAudit: z.auditAnswer(),
 		Drain:       z.drain, Draining: z.drained,
 	}
 	if z.bundle.CA != "" {

@@ -29,6 +29,9 @@ func (s *inspectService) trialList(m *policy.Matcher, mesh resource.MeshName, q 
 		told = map[resource.Key]*meridianv1.DataplaneTrial{key: told[key]}
 	}
 	for key, trial := range told {
+		if s.others != nil && !s.proxies.State(key).Connected && s.others.report(key) != nil {
+			continue // its proxy has moved to another server, which has its counts
+		}
 		items, err := trialsOf(m, s.world, key, trial)
 		if err != nil {
 			return nil, err

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
+	"meridian/internal/controlplane/cluster"
 	"meridian/internal/policy"
 	"meridian/internal/policy/answer"
 	"meridian/internal/resource"
@@ -17,6 +19,10 @@ import (
 
 // A wait for proxies looks again after firstLook at first, and after lastLook at most.
 const firstLook, lastLook = 5 * time.Millisecond, 500 * time.Millisecond
+
+// stateUnknown is the state of a zone while some of its servers do not say what their proxies
+// have taken on.
+const stateUnknown = "unknown"
 
 // outstanding are the proxies that had something to take on at one time.
 type outstanding struct {
@@ -60,9 +66,9 @@ func (o *outstanding) behind() map[resource.Key]enforce.State {
 	return states
 }
 
-// waitForProxies returns when every connected proxy has accepted what it has to take on
-// of a revision of the zone's own resources, or went away. It ends early with
-// admin.ErrProxiesRejected when the proxies that are left have rejected it.
+// waitForProxies returns when every connected proxy, at whatever server of the zone, has
+// accepted what it has to take on of a revision of the zone's own resources, or went away. It
+// ends early with admin.ErrProxiesRejected when the proxies that are left have rejected it.
 func (z *zone) waitForProxies(ctx context.Context, revision resource.Revision, progress func([]admin.PendingZone) error) error {
 	if newest := z.Store.Revision(); revision > newest {
 		return rpcerr.New(rpcerr.OutOfRange, "REVISION_UNKNOWN", "wait for revision %d: it is not written yet; the newest is %d", revision, newest)
@@ -71,15 +77,24 @@ func (z *zone) waitForProxies(ctx context.Context, revision resource.Revision, p
 	if err != nil {
 		return err
 	}
-	told := -1
+	elsewhere := z.others.awaiting(ctx, revision)
+	defer elsewhere.stop()
+	told, silent, began := 0, 0, z.Now()
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {
 		states := o.behind()
-		if len(states) == 0 {
+		unknown := elsewhere.behind(states)
+		if len(states) == 0 && len(unknown) == 0 {
 			return nil
 		}
 		pending, rejected := z.pending(states)
-		if pending.ProxiesBehind != told || rejected {
-			told = pending.ProxiesBehind
+		rejected = rejected && len(unknown) == 0
+		if z.Now().Sub(began) < cluster.AnswerTimeout {
+			unknown = nil // the others have yet to answer
+		} else if len(unknown) > 0 {
+			pending.State, pending.LastError = stateUnknown, "no answer from "+strings.Join(unknown, ", ")
+		}
+		if pending.ProxiesBehind != told || len(unknown) != silent || rejected {
+			told, silent = pending.ProxiesBehind, len(unknown)
 			if err := progress([]admin.PendingZone{pending}); err != nil {
 				return err
 			}

@@ -27,7 +27,7 @@ import (
 // askTimeout bounds how long a server may take to list its records.
 const askTimeout = 10 * time.Second
 
-// Source is a server or a zone that has an audit log. One of the two is set.
+// Source is a server or a zone that has an audit log, or a server of a zone: then both are set.
 type Source struct {
 	Server, Zone string
 	// Ask returns a page of its records.
@@ -35,13 +35,19 @@ type Source struct {
 }
 
 func (s *Source) name() string {
-	if s.Zone != "" {
+	switch {
+	case s.Zone == "":
+		return "server/" + s.Server
+	case s.Server == "":
 		return "zone/" + s.Zone
 	}
-	return "server/" + s.Server
+	return inZone("zone/"+s.Zone, s.Server)
 }
 
-// Absence is a server or a zone that cannot be asked, and why.
+// inZone is the name of a server of the zone of a name.
+func inZone(zone, server string) string { return zone + "/" + server }
+
+// Absence is a server or a zone, or a server of a zone, that cannot be asked, and why.
 type Absence struct{ Server, Zone, Reason string }
 
 // Service implements meridianv1.AuditServiceServer.
@@ -69,6 +75,27 @@ func Local(log func(ctx context.Context, q audit.Query) (lines [][]byte, more bo
 			return nil, err
 		}
 		return &peerv1.ListAuditResponse{Lines: lines, More: more}, nil
+	}
+}
+
+// Together answers for the logs of a zone's servers, as the one log of the zone: its Ask.
+func Together(sources func(context.Context) ([]Source, []Absence)) func(context.Context, *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
+	return func(ctx context.Context, q *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
+		all, absent := sources(ctx)
+		m, missing := gather(ctx, all, q.GetRequest(), decodePlace(q.GetAfter()))
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		response := &peerv1.ListAuditResponse{}
+		for _, a := range append(absent, missing...) {
+			response.Absent = append(response.Absent, &peerv1.AbsentServer{Server: a.Server, Reason: a.Reason})
+		}
+		var records []*meridianv1.AuditRecord
+		records, _, response.More = m.page(int(min(q.GetRequest().GetPageSize(), audit.MaxPage)))
+		for _, r := range records {
+			response.Lines, response.Servers = append(response.Lines, r.GetJson()), append(response.Servers, r.GetServer())
+		}
+		return response, nil
 	}
 }
 
@@ -125,23 +152,13 @@ func (s *Service) ListAudit(ctx context.Context, req *meridianv1.ListAuditReques
 		query.PageSize = audit.MaxPage
 	}
 	sources, absent := s.Sources(ctx)
-	pages, errs := askAll(ctx, sources, query, after)
+	m, missing := gather(ctx, sources, query, after)
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	response := &meridianv1.ListAuditResponse{}
-	for _, a := range absent {
+	for _, a := range append(absent, missing...) {
 		response.Incomplete = append(response.Incomplete, &meridianv1.AuditAbsence{Server: a.Server, Zone: a.Zone, Reason: a.Reason})
-	}
-	m := merge{after: after}
-	for i := range sources {
-		from := &sources[i]
-		if errs[i] == nil {
-			errs[i] = m.add(from, pages[i])
-		}
-		if errs[i] != nil {
-			response.Incomplete = append(response.Incomplete, &meridianv1.AuditAbsence{Server: from.Server, Zone: from.Zone, Reason: errs[i].Error()})
-		}
 	}
 	var last audit.Place
 	var more bool
@@ -153,6 +170,27 @@ func (s *Service) ListAudit(ctx context.Context, req *meridianv1.ListAuditReques
 }
 
 var verdicts = []audit.Decision{"", audit.Allowed, audit.Denied, audit.Refused, audit.Unknown, audit.Noted}
+
+// gather asks all sources, and puts together what they answer. It returns who has not.
+func gather(ctx context.Context, sources []Source, query *meridianv1.ListAuditRequest, after audit.Place) (*merge, []Absence) {
+	pages, errs := askAll(ctx, sources, query, after)
+	m := &merge{after: after}
+	var absent []Absence
+	for i := range sources {
+		from := &sources[i]
+		if errs[i] == nil {
+			errs[i] = m.add(from, pages[i])
+		}
+		if errs[i] != nil {
+			absent = append(absent, Absence{from.Server, from.Zone, errs[i].Error()})
+			continue
+		}
+		for _, a := range pages[i].GetAbsent() {
+			absent = append(absent, Absence{a.GetServer(), from.Zone, a.GetReason()})
+		}
+	}
+	return m, absent
+}
 
 func askAll(ctx context.Context, sources []Source, query *meridianv1.ListAuditRequest, after audit.Place) ([]*peerv1.ListAuditResponse, []error) {
 	pages, errs := make([]*peerv1.ListAuditResponse, len(sources)), make([]error, len(sources))
@@ -186,24 +224,36 @@ type placed struct {
 	record *meridianv1.AuditRecord
 }
 
+// maxAbsent bounds the servers that a zone names as absent.
+const maxAbsent = 64
+
 // errNotRecords means that a source has not answered with what was asked for.
 var errNotRecords = errors.New("its answer holds what is no record, or not in order")
 
 // add adds a page. The error is errNotRecords; then nothing is added.
 func (m *merge) add(from *Source, page *peerv1.ListAuditResponse) error {
-	if len(page.GetLines()) > audit.MaxPage || page.GetMore() && len(page.GetLines()) == 0 {
+	servers := page.GetServers()
+	switch {
+	case len(page.GetLines()) > audit.MaxPage || page.GetMore() && len(page.GetLines()) == 0:
+		return errNotRecords
+	case len(servers) > 0 && (from.Zone == "" || len(servers) != len(page.GetLines())), len(page.GetAbsent()) > maxAbsent:
 		return errNotRecords
 	}
 	last := m.after
 	var records []placed
-	for _, line := range page.GetLines() {
+	for i, line := range page.GetLines() {
 		r, err := audit.DecodeLine(line)
 		place := audit.Place{Time: r.Time, Source: from.name(), Chain: r.Chain, Seq: r.Seq}
+		server := from.Server
+		if len(servers) > 0 {
+			server = servers[i]
+			place.Source = inZone(place.Source, server)
+		}
 		if err != nil || last != (audit.Place{}) && place.Compare(last) <= 0 {
 			return errNotRecords
 		}
 		last = place
-		records = append(records, placed{place, &meridianv1.AuditRecord{Server: from.Server, Zone: from.Zone, Json: line}})
+		records = append(records, placed{place, &meridianv1.AuditRecord{Server: server, Zone: from.Zone, Json: line}})
 	}
 	m.records = append(m.records, records...)
 	if page.GetMore() && (m.until == nil || last.Compare(*m.until) < 0) {

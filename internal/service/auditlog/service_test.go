@@ -83,6 +83,32 @@ func TestRecordsOfAllServersAreInOrder(t *testing.T) {
 	}
 }
 
+// The servers of a zone are listed as one log of the zone, in one order with the others, each
+// record once and with its server, also where two have one of the same moment and number; those
+// that do not answer are named.
+func TestRecordsOfAZoneOfSeveralServers(t *testing.T) {
+	one, two := logOf(1, 4, 4, 9), logOf(1, 4, 8)
+	servers := []Source{
+		{Zone: "east", Server: "one", Ask: Local(one)}, {Zone: "east", Server: "two", Ask: Local(two)},
+		{Zone: "east", Server: "three", Ask: func(context.Context, *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
+			return nil, errors.New("away")
+		}},
+	}
+	gone := []Absence{{Zone: "east", Server: "four", Reason: "gone"}}
+	together := Together(func(context.Context) ([]Source, []Absence) { return servers, gone })
+	s := service(nil, Source{Server: "a", Ask: Local(logOf(1, 5, 10))}, Source{Zone: "east", Ask: AskZone(AnswerZone(together))})
+	want := []string{"a1", "oneeast1", "twoeast1", "oneeast4", "oneeast4", "twoeast4", "a5", "twoeast8", "oneeast9", "a10"}
+	for _, size := range []uint32{0, 1, 2, 3, 100} {
+		got, absent := list(t, s, size)
+		require.Equal(t, want, got, "pages of %d", size)
+		require.Equal(t, map[string]string{"threeeast": "away", "foureast": "gone"}, absent)
+	}
+	// A server of the zone that is asked itself says the same of the zone.
+	got, absent := list(t, service(gone, servers...), 2)
+	require.Equal(t, []string{"oneeast1", "twoeast1", "oneeast4", "oneeast4", "twoeast4", "twoeast8", "oneeast9"}, got)
+	require.Len(t, absent, 2)
+}
+
 // A zone that lies spoils nothing: it is named, and the others' records are listed.
 func TestAZoneThatLies(t *testing.T) {
 	late := `{"seq":1,"time":"2026-01-02T03:00:09Z"}`
@@ -92,6 +118,8 @@ func TestAZoneThatLies(t *testing.T) {
 		"twice":        {Lines: [][]byte{[]byte(late), []byte(late)}},
 		"endless":      {More: true},
 		"too many":     {Lines: make([][]byte, audit.MaxPage+1)},
+		"servers":      {Lines: [][]byte{[]byte(late)}, Servers: []string{"one", "two"}},
+		"all absent":   {Absent: make([]*peerv1.AbsentServer, maxAbsent+1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lying := Source{Zone: "west", Ask: AskZone(func(context.Context, []byte) ([]byte, error) { return proto.Marshal(page) })}
