@@ -76,7 +76,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 		Authorities: func(ctx context.Context, p cluster.Peer) (*peerv1.AuthoritiesResponse, error) {
 			return peerv1.NewZoneServiceClient(p.Conn).Authorities(ctx, &peerv1.AuthoritiesRequest{})
 		},
-		Unconfirmed: g.unconfirmed,
+		Unconfirmed:     g.unconfirmed,
+		WayToGlobal:     func() (*meridianv1.GlobalAccess, error) { return nil, nil },
+		KeepWayToGlobal: func(*meridianv1.GlobalAccess) error { return nil },
 	})
 	return g.Explain(base.Run(ctx, g))
 }

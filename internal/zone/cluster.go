@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,6 +29,7 @@ import (
 // openCluster makes the server one of several of the zone.
 func (z *zone) openCluster(servers cluster.Config) {
 	z.others = newOtherServers(z)
+	z.Secrets = append(z.Secrets, filepath.Join(z.cfg.DataDir, wayFile))
 	z.cluster = cluster.New(z.Base, servers, cluster.Hooks{
 		Bootstrap:    z.bootstrap,
 		PeerServices: func(r grpc.ServiceRegistrar) { peerv1.RegisterProxyServiceServer(r, z.others) },
@@ -39,7 +41,9 @@ func (z *zone) openCluster(servers cluster.Config) {
 			answer, err := peerv1.NewProxyServiceClient(p.Conn).ServerAuthorities(ctx, &peerv1.ServerAuthoritiesRequest{})
 			return &peerv1.AuthoritiesResponse{Trusted: answer.GetTrusted(), Signer: answer.GetSigner()}, err
 		},
-		Unconfirmed: func(context.Context, string) []*meridianv1.RotateCAMissing { return nil },
+		Unconfirmed:     func(context.Context, string) []*meridianv1.RotateCAMissing { return nil },
+		WayToGlobal:     z.wayToGlobal,
+		KeepWayToGlobal: z.keepWay,
 	})
 }
 

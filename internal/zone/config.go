@@ -41,6 +41,8 @@ type Config struct {
 	// LearnGlobalAddrs lets the zone also go to servers that the global names,
 	// such as those that were added later.
 	LearnGlobalAddrs bool
+	// inherited: the other servers of the zone say how this one reaches the global. Run sets it.
+	inherited bool
 	// AcceptWipe names the state of the global that is accepted although it would
 	// remove more than the wipe guard allows, as INCARNATION/REVISION. Empty: none.
 	AcceptWipe string
@@ -104,7 +106,7 @@ func (c *Config) several() bool { return c.Servers.RaftAddr != "" }
 // servers returns how the server is one of several.
 func (c *Config) servers() cluster.Config {
 	s := c.Servers
-	s.Options, s.Kind, s.Zone, s.Federated = c.Options, cluster.Zone, c.Name, c.federated()
+	s.Options, s.Kind, s.Zone, s.Federated, s.InheritsGlobal = c.Options, cluster.Zone, c.Name, c.federated(), c.inherited
 	return s
 }
 
@@ -132,8 +134,10 @@ func (c *Config) acceptedWipe() (zonesync.Wipe, error) {
 	return zonesync.ParseWipe(c.AcceptWipe)
 }
 
-// federated reports whether the configuration names a global.
-func (c *Config) federated() bool { return c.JoinBundle != "" || len(c.GlobalAddrs) > 0 }
+// federated reports whether the zone follows a global.
+func (c *Config) federated() bool {
+	return c.JoinBundle != "" || len(c.GlobalAddrs) > 0 || c.inherited
+}
 
 // bundle returns how to reach the global. The error is a *server.UsageError.
 func (c *Config) bundle() (clientconfig.ZoneBundle, error) {
@@ -147,13 +151,13 @@ func (c *Config) bundle() (clientconfig.ZoneBundle, error) {
 // tokenSource returns what gives the token to connect with: the one that is in its
 // file by then, so that it can be replaced before it expires, or after. While the
 // file cannot be used, it is the last one that was there.
-func tokenSource(cfg Config, token string, log *slog.Logger) func(context.Context) (string, error) {
+func tokenSource(read func(context.Context) (clientconfig.ZoneBundle, error), token string, log *slog.Logger) func(context.Context) (string, error) {
 	var mu sync.Mutex // guards token and failing
 	failing := false
-	return func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		bundle, err := read(ctx)
 		mu.Lock()
 		defer mu.Unlock()
-		bundle, err := cfg.readBundle()
 		switch {
 		case err == nil:
 			token, failing = bundle.Token, false

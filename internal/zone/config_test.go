@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"meridian/internal/clientconfig"
 	"meridian/internal/server"
 )
 
@@ -63,7 +65,7 @@ func TestTokenIsReadAnew(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	c := Config{Name: "east", GlobalAddrs: []string{"a:1"}, TokenFile: file}
 	var said strings.Builder
-	token := tokenSource(c, "first", slog.New(slog.NewTextHandler(&said, nil)))
+	token := tokenSource(func(context.Context) (clientconfig.ZoneBundle, error) { return c.readBundle() }, "first", slog.New(slog.NewTextHandler(&said, nil)))
 	is := func(want string) {
 		t.Helper()
 		got, err := token(t.Context())
@@ -88,7 +90,7 @@ func TestModeIsForLife(t *testing.T) {
 	require.NoError(t, checkMode(dir, east))
 	require.NoError(t, checkMode(dir, east), "the same again is fine")
 	require.ErrorContains(t, checkMode(dir, mode{FormatVersion: 1, Name: "west", Federated: true}), `belongs to zone "east", not "west"`)
-	require.ErrorContains(t, checkMode(dir, mode{FormatVersion: 1, Name: "east"}), "belongs to a zone of a global, and would now be used for a standalone zone; that never changes: start it with --join-bundle or --global-addr again")
+	require.ErrorContains(t, checkMode(dir, mode{FormatVersion: 1, Name: "east"}), "belongs to a zone of a global, and would now be used for a standalone zone; that never changes: start it with --join-bundle or --global-addr")
 	path := filepath.Join(dir, modeFile)
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
 	require.ErrorContains(t, checkMode(dir, east), "is damaged")

@@ -55,7 +55,7 @@ func checkMode(dir string, want mode) error {
 	case have.Federated != want.Federated:
 		fix := "leave out what connects it to a global"
 		if have.Federated {
-			fix = "start it with --join-bundle or --global-addr again"
+			fix = "start it with --join-bundle or --global-addr"
 		}
 		return fmt.Errorf("--data-dir %s belongs to %s, and would now be used for %s; that never changes: %s, or choose another directory", dir, have, want, fix)
 	}

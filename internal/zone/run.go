@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -60,9 +61,10 @@ type zone struct {
 	hangups <-chan os.Signal
 
 	// bundle says how to reach the global. The fields below it are nil in a
-	// standalone zone: globalStore holds what the global owns, replica keeps it on
-	// disk, and client keeps it up to date.
+	// standalone zone: authorities verify the global, globalStore holds what it owns,
+	// replica keeps that on disk, and client keeps it up to date.
 	bundle      clientconfig.ZoneBundle
+	authorities *authorities
 	globalStore *store.Store
 	replica     *zonesync.Replica
 	client      *zonesync.Client
@@ -90,7 +92,7 @@ type zone struct {
 // node, when no part can write to it any more.
 func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Signal) error {
 	var bundle clientconfig.ZoneBundle
-	if cfg.federated() {
+	if cfg.inherited = cfg.inherits(); cfg.federated() && !cfg.inherited {
 		var err error
 		if bundle, err = cfg.bundle(); err != nil {
 			return err
@@ -164,6 +166,9 @@ func (z *zone) openReplica() error {
 	if err != nil {
 		return &server.UsageError{Err: err}
 	}
+	if err := z.openWay(); err != nil {
+		return err
+	}
 	z.replica, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
 		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.globalStore, AcceptWipe: accepted, Version: version.String(),
 		Decode: func(meta resource.Meta, spec []byte) (*resource.Resource, error) {
@@ -180,20 +185,20 @@ func (z *zone) openReplica() error {
 	for _, damage := range z.replica.Status().Damage {
 		z.Log.Error("a record of the replica is damaged: it is not served until the global repairs it", "record", damage)
 	}
-	authorities := openAuthorities(z.cfg.DataDir, z.bundle.CA, z.bundleSource(), z.Log)
-	credentials, err := pki.FollowingTransport(authorities.tls)
+	z.authorities = openAuthorities(z.cfg.DataDir, z.bundle.CA, z.bundleSource(), z.Log)
+	credentials, err := pki.FollowingTransport(z.authorities.tls)
 	if err != nil {
 		return &server.UsageError{Err: err}
 	}
 	client := zonesync.ClientConfig{
 		Replica: z.replica, Addresses: z.bundle.Addresses, Credentials: credentials, Logger: z.Log,
-		Token:  tokenSource(z.cfg, z.bundle.Token, z.Log),
-		Answer: z.inspect.answerRelayed, Authorities: authorities.digest,
+		Token:  tokenSource(z.newestWay, z.bundle.Token, z.Log),
+		Answer: z.inspect.answerRelayed, Authorities: z.authorities.digest,
 		AnswerAudit: z.auditAnswer(),
 		Drain:       z.drain, Draining: z.drained,
 	}
 	if z.bundle.CA != "" {
-		client.Trust = authorities.trust
+		client.Trust = z.authorities.trust
 	}
 	if z.cfg.LearnGlobalAddrs {
 		client.Known = loadServers(z.cfg.DataDir, z.bundle.Addresses, z.Log)
@@ -206,8 +211,11 @@ func (z *zone) openReplica() error {
 // bundleSource names the file that the global's CA came from, for error
 // messages.
 func (z *zone) bundleSource() string {
-	if z.cfg.JoinBundle != "" {
+	switch {
+	case z.cfg.JoinBundle != "":
 		return z.cfg.JoinBundle
+	case z.cfg.inherited:
+		return filepath.Join(z.cfg.DataDir, wayFile)
 	}
 	return z.cfg.GlobalCA
 }

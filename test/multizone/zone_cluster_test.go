@@ -22,17 +22,24 @@ import (
 // the one that lets it in, nil for the first one.
 func zoneServer(t *testing.T, global, first *process, name string, args ...string) *process {
 	t.Helper()
-	bundle := filepath.Join(t.TempDir(), "east.bundle")
-	text := global.must("generate", "zone-token", "--zone", "east", "--valid-for", "1h", "--bundle")
-	require.NoError(t, os.WriteFile(bundle, []byte(text), 0o600))
 	args = slices.Concat([]string{
-		"--name", "east", "--server-name", name, "--join-bundle", bundle, "--grpc-addr", anyPort, "--http-addr", anyPort,
+		"--name", "east", "--server-name", name, "--grpc-addr", anyPort, "--http-addr", anyPort,
 		"--raft-addr", anyPort, "--gossip-addr", anyPort, "--dataplane-grace", "5s",
 	}, args)
-	if first != nil {
+	if first != nil { // it has the way to the global from the first
 		args = append(args, "--server-bundle", first.serverBundle())
+	} else {
+		args = append(args, "--join-bundle", writeZoneBundle(t, global, filepath.Join(t.TempDir(), "east.bundle"), "1h"))
 	}
 	return newProcess(t, "meridian-zone", name, args...)
+}
+
+// writeZoneBundle writes a bundle of zone east to a file, and returns that.
+func writeZoneBundle(t *testing.T, global *process, path, validFor string) string {
+	t.Helper()
+	text := global.must("generate", "zone-token", "--zone", "east", "--valid-for", validFor, "--bundle")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
 }
 
 // newZoneCluster returns the running servers of a zone of three.

@@ -50,6 +50,9 @@ type Config struct {
 	// follows a global; empty for a server of a global.
 	Zone      string
 	Federated bool
+	// InheritsGlobal is whether it takes from the server that lets it in how it reaches the
+	// global.
+	InheritsGlobal bool
 	// Name is the server's, for as long as its data directory lives. Empty: the
 	// one that the directory was first used with, else this host's.
 	Name string

@@ -23,6 +23,7 @@ const (
 	reasonOwnCertificates = "OWN_CERTIFICATES"
 	reasonNameTaken       = "NAME_TAKEN"
 	reasonNotEncrypted    = "NOT_ENCRYPTED"
+	reasonNoWay           = "NO_WAY_TO_GLOBAL"
 )
 
 // GenerateServerToken issues the token by which one new server joins
@@ -113,7 +114,7 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 		return nil, rpcerr.New(rpcerr.Invalid, reasonNotEncrypted,
 			"server %q would keep the secrets of this %s on its disk without encryption, and this %s encrypts them: start it with --encryption-key-file", req.GetName(), c.cfg.Kind, c.cfg.Kind)
 	}
-	response, err := c.joinResponse()
+	response, err := c.joinResponse(req.GetWantsGlobal())
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +128,8 @@ func (s *joinService) Join(ctx context.Context, req *meridianv1.JoinRequest) (*m
 // maxRequestID bounds a request id, in bytes.
 const maxRequestID = 128
 
-// joinResponse is what a new server needs.
-func (c *Server) joinResponse() (*meridianv1.JoinResponse, error) {
+// joinResponse is what a new server needs, with the way to the global where it wants that.
+func (c *Server) joinResponse(wantsGlobal bool) (*meridianv1.JoinResponse, error) {
 	ca := c.peers.Base()
 	key, err := ca.KeyPEM()
 	if err != nil {
@@ -150,6 +151,11 @@ func (c *Server) joinResponse() (*meridianv1.JoinResponse, error) {
 		Peers: []*meridianv1.JoinPeer{{
 			Name: c.cfg.Name, Grpc: c.advertisedGRPC, Raft: c.Addresses.Raft, Gossip: server.Dialable(c.Addresses.Gossip),
 		}},
+	}
+	if wantsGlobal {
+		if response.Global, err = c.hooks.WayToGlobal(); err != nil {
+			return nil, rpcerr.New(rpcerr.Unavailable, reasonNoWay, "server %q cannot say how it reaches the global: %w", c.cfg.Name, err)
+		}
 	}
 	for _, p := range c.gossip.Load().Peers() {
 		response.Peers = append(response.Peers, &meridianv1.JoinPeer{Name: p.Name, Grpc: p.GRPC, Raft: p.Raft, Gossip: p.Gossip})

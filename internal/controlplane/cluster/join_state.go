@@ -129,7 +129,7 @@ func (c *Server) join(ctx context.Context) error {
 func (c *Server) requestJoin(ctx context.Context, bundle clientconfig.ServerBundle, note *joinState) error {
 	a := &joinClient{
 		bundle: bundle, source: c.cfg.JoinBundle, log: c.Log, kind: c.cfg.Kind, now: c.Now, waiting: c.Readiness.SetReason,
-		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String(), Encrypts: c.Encrypts()},
+		request: &meridianv1.JoinRequest{RequestId: note.RequestID, Name: note.Name, Version: version.String(), Encrypts: c.Encrypts(), WantsGlobal: c.cfg.InheritsGlobal},
 	}
 	response, err := a.run(ctx)
 	if err != nil {
@@ -149,6 +149,14 @@ func (c *Server) requestJoin(ctx context.Context, bundle clientconfig.ServerBund
 	}
 	if err := writeGossipKeys(dir, c.Encryption, response.GetGossipKeys()); err != nil {
 		return err
+	}
+	if c.cfg.InheritsGlobal {
+		if len(response.GetGlobal().GetAddresses()) == 0 { // the token is good for another attempt of this server
+			return &server.UsageError{Err: fmt.Errorf("--%s %s: the server that answered does not say how it reaches the global: say it with --join-bundle or --global-addr, as on that server", c.cfg.Kind.BundleFlag, c.cfg.JoinBundle)}
+		}
+		if err := c.hooks.KeepWayToGlobal(response.GetGlobal()); err != nil {
+			return fmt.Errorf("--data-dir %s: keep the way to the global: %w", dir, err)
+		}
 	}
 	note.Answered, note.Peers = true, nil
 	for _, p := range response.GetPeers() {

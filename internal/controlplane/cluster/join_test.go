@@ -317,6 +317,48 @@ func TestBundlesOfOtherControlPlanes(t *testing.T) {
 	require.Len(t, h.asked, 1)
 }
 
+// A server of a zone that is not told how to reach the global takes it from the one that lets
+// it in, before it notes that it was let in: the token is good for another attempt. It does
+// not ask for what it is told.
+func TestTheWayToTheGlobalIsInherited(t *testing.T) {
+	h := newHost(t, nil)
+	bundle := h.bundle(h.addr)
+	bundle.Zone, bundle.Federated = "east", true
+	dir, path := t.TempDir(), writeBundle(t, bundle)
+	var kept []*meridianv1.GlobalAccess
+	try := func(inherits bool) (*Server, error) {
+		c := joiner(t, dir, path, "second")
+		c.cfg.Kind, c.cfg.Zone, c.cfg.Federated, c.cfg.InheritsGlobal = Zone, "east", true, inherits
+		c.hooks.KeepWayToGlobal = func(way *meridianv1.GlobalAccess) error {
+			kept = append(kept, way)
+			return nil
+		}
+		return c, c.join(t.Context())
+	}
+	_, err := try(true)
+	var usage *server.UsageError
+	require.ErrorAs(t, err, &usage)
+	require.ErrorContains(t, err, "the server that answered does not say how it reaches the global: say it with --join-bundle or --global-addr")
+	require.True(t, h.asked[0].GetWantsGlobal())
+	h.reply = func(*meridianv1.JoinRequest) (*meridianv1.JoinResponse, error) {
+		response, err := h.accept()
+		response.Global = &meridianv1.GlobalAccess{Addresses: []string{"g:1"}, Token: "zone"}
+		return response, err
+	}
+	c, err := try(true)
+	require.NoError(t, err)
+	require.True(t, c.joinState.Answered)
+	require.Len(t, kept, 1)
+	require.Equal(t, "zone", kept[0].GetToken())
+	require.Equal(t, h.asked[0].GetRequestId(), h.asked[1].GetRequestId())
+
+	dir = t.TempDir()
+	_, err = try(false)
+	require.NoError(t, err)
+	require.False(t, h.asked[2].GetWantsGlobal())
+	require.Len(t, kept, 1)
+}
+
 func openAndClose(t *testing.T, config consensus.Config) {
 	t.Helper()
 	config.Logger = slog.New(slog.DiscardHandler)

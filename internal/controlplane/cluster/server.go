@@ -43,6 +43,10 @@ type Hooks struct {
 	// Unconfirmed lists who, beside the servers, has yet to trust the authorities of a
 	// digest.
 	Unconfirmed func(ctx context.Context, trusted string) []*meridianv1.RotateCAMissing
+	// WayToGlobal says how this server of a zone reaches the global; nil where it has none.
+	WayToGlobal func() (*meridianv1.GlobalAccess, error)
+	// KeepWayToGlobal keeps what another server says of it (Config.InheritsGlobal).
+	KeepWayToGlobal func(*meridianv1.GlobalAccess) error
 }
 
 // Server is a server as one of several. It is safe for concurrent use once it is open.
