@@ -29,6 +29,13 @@ const (
 	// maxHeap bounds the heap of a busy server when it is collected, live and garbage, in
 	// bytes, as far as percentLarge allows.
 	maxHeap = 512 << 20
+	// smallGarbage is the garbage in bytes that a busy server with a small heap may have, at
+	// most percentSmall of what is alive: marking the same few megabytes many times a second
+	// takes more of the processors than the memory is worth (docs/adr/0073).
+	smallGarbage = 96 << 20
+	percentSmall = 400
+	// often is how many collections a second at percentBusy are many.
+	often = 2
 	// idleAfter is how long after its last burst of work a server is idle.
 	idleAfter = 3 * time.Second
 )
@@ -63,7 +70,13 @@ type gcPercent struct {
 	cycles  uint64
 	busy    time.Time // when the server was last busy
 	garbage bool      // it was busy, and its memory has not been released since
+	// frequent is for how many seconds in turn it collected often, until it is idle.
+	frequent int
 }
+
+// lasting is after how many seconds of frequent collections a small heap may have more
+// garbage: a start and the return of a thousand zones are over sooner.
+const lasting = 2
 
 func newGCPercent(set func(int), release func(), now time.Time) *gcPercent {
 	p := &gcPercent{set: set, release: release, percent: percentBusy, busy: now, garbage: true}
@@ -77,10 +90,20 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 	collected := cycles - p.cycles
 	p.cycles = cycles
 	large := live >= largeHeap
-	if collected > 1 || large && collected > 0 {
+	// With more garbage allowed there are fewer collections for the same work.
+	atBusy := collected * uint64(max(p.percent, percentBusy)) / percentBusy //nolint:gosec // not negative
+	if atBusy > 1 || large && collected > 0 {
 		p.busy, p.garbage = now, true
 	}
 	idle := now.Sub(p.busy) >= idleAfter
+	switch {
+	case idle:
+		p.frequent = 0
+	case atBusy > often:
+		p.frequent++
+	case p.frequent < lasting:
+		p.frequent = 0
+	}
 	percent := percentBusy
 	switch {
 	case large && idle:
@@ -92,6 +115,8 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 		percent = min(max(int(garbage*100/live)/percentStep*percentStep, percentLarge), percentMost) //nolint:gosec // at most 300
 	case idle:
 		percent = percentIdle
+	case p.frequent >= lasting && live > 0:
+		percent = min(max(int(smallGarbage*100/live)/percentStep*percentStep, percentBusy), percentSmall) //nolint:gosec // at most 9.6e9
 	}
 	if percent != p.percent { // setting it stops the world
 		p.percent = percent

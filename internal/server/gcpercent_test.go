@@ -28,7 +28,7 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 	seconds(10, 1<<20, 1)
 	require.Empty(t, set, "one collection a second is not a burst")
 	require.Zero(t, released)
-	seconds(10, 1<<20, 5)
+	seconds(10, 1<<20, 2)
 	require.Equal(t, []int{percentBusy}, set)
 	require.Zero(t, released, "not while it is busy")
 	seconds(10, 1<<20, 0)
@@ -51,4 +51,41 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 	seconds(10, 300<<20, 0)
 	require.Equal(t, []int{percentLarge}, set)
 	require.Equal(t, 1, released)
+}
+
+// A small heap that is collected many times a second, and not for a moment only, may have
+// more garbage until the server is idle, however seldom it is collected then.
+func TestGCPercentOfASmallBusyHeap(t *testing.T) {
+	now := time.Unix(0, 0)
+	percent, released := 0, 0
+	p := newGCPercent(func(to int) { percent = to }, func() { released++ }, now)
+	cycles := uint64(0)
+	second := func(live, collections uint64) {
+		now, cycles = now.Add(time.Second), cycles+collections
+		p.observe(live, cycles, now)
+	}
+	second(32<<20, 6)
+	require.Equal(t, percentBusy, percent, "a burst")
+	second(32<<20, 1)
+	second(32<<20, 6)
+	require.Equal(t, percentBusy, percent, "another")
+	second(32<<20, 6)
+	require.Equal(t, 300, percent)
+	for range 20 {
+		second(32<<20, 1) // as many as three at 100 %
+		second(32<<20, 0)
+	}
+	require.Equal(t, 300, percent, "fewer collections are what it is for")
+	require.Zero(t, released)
+	second(4<<20, 1)
+	require.Equal(t, percentSmall, percent)
+	second(127<<20, 1)
+	require.Equal(t, percentBusy, percent, "what is alive may take so much again in any case")
+	for range 3 {
+		second(32<<20, 0)
+	}
+	require.Equal(t, percentIdle, percent)
+	require.Equal(t, 1, released)
+	second(32<<20, 6)
+	require.Equal(t, percentBusy, percent, "it begins anew")
 }
