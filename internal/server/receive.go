@@ -83,12 +83,14 @@ type receiver struct {
 	watches                *watchTracker
 	log                    *slog.Logger
 	unauthenticated, known *limits.Pool
+	workers                *workers
 }
 
 func newReceiver(calls Calls, watches *watchTracker, log *slog.Logger) *receiver {
 	return &receiver{
 		calls: calls, watches: watches, log: log,
 		unauthenticated: limits.New(unauthenticatedLimit, unauthenticatedShare), known: limits.New(knownLimit, knownShare),
+		workers: newWorkers(),
 	}
 }
 
@@ -264,6 +266,8 @@ type call struct {
 	limits       *Limits
 	// writes counts the bytes of a request that writes; nil for others.
 	writes *limits.Writes
+	// workers run the handler of a gathered call.
+	workers *workers
 	// phase is what the handler of a gathered call does.
 	phase atomic.Int32
 }
@@ -283,7 +287,7 @@ const (
 func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*call, error) {
 	ctx := stream.Context()
 	p := authn.PrincipalFrom(ctx)
-	c := &call{ServerStream: stream, method: method, limit: MaxBatchBytes, aborted: make(chan struct{}), limits: r.calls.Limits, owner: p.Name}
+	c := &call{ServerStream: stream, method: method, limit: MaxBatchBytes, aborted: make(chan struct{}), limits: r.calls.Limits, workers: r.workers, owner: p.Name}
 	pool := r.known
 	c.admin = slices.Contains(p.Groups, authn.AdminGroup)
 	if c.known = p.Source != authn.FromNothing && !exempt(method); !c.known {
@@ -381,14 +385,14 @@ func sizeOf(m any) (int64, error) {
 	return int64(proto.Size(message)), nil
 }
 
-// abortable runs a handler on another goroutine, so that the call can end when the request
+// abortable runs a handler on another goroutine, that of a worker, so that the call can end when the request
 // is aborted while the handler waits for a message: with the call gRPC ends the stream, and
 // then that wait. A handler that has its messages is not interrupted. A panic is passed on,
 // with the stack that it came from.
 func (c *call) abortable(handle func() error) error {
 	type end struct{ err, panicked error }
 	ended := make(chan end, 1)
-	go func() {
+	c.workers.do(func() {
 		var e end
 		defer func() { ended <- e }()
 		defer func() {
@@ -397,7 +401,7 @@ func (c *call) abortable(handle func() error) error {
 			}
 		}()
 		e.err = handle()
-	}()
+	})
 	var e end
 	select {
 	case e = <-ended:
