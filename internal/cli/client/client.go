@@ -121,11 +121,12 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 		return nil, exit.Usagef("%w", err)
 	}
 	heard := &headers{ClientConnInterface: servers}
+	batches := batch.Conn(heard)
 	return &Client{
-		AdminServiceClient:   meridianv1.NewAdminServiceClient(heard),
+		AdminServiceClient:   meridianv1.NewAdminServiceClient(batches),
 		InspectServiceClient: meridianv1.NewInspectServiceClient(heard),
 		ControlServiceClient: meridianv1.NewControlServiceClient(heard),
-		AccessServiceClient:  meridianv1.NewAccessServiceClient(heard),
+		AccessServiceClient:  meridianv1.NewAccessServiceClient(batches),
 		TokenServiceClient:   meridianv1.NewTokenServiceClient(heard),
 		ClusterServiceClient: meridianv1.NewClusterServiceClient(heard),
 		AuditServiceClient:   meridianv1.NewAuditServiceClient(heard),
