@@ -36,6 +36,8 @@ type proposer struct {
 	formats *formats
 	// space is what is left of proposalBytes.
 	space *semaphore.Weighted
+	// awaited are the batches that callers of this server wait for.
+	awaited *awaited
 	// forwarded counts the batches that were sent to the leader.
 	forwarded atomic.Uint64
 }
@@ -207,30 +209,26 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 		p.over = true
 		return store.Result{}, 0, err
 	}
-	type answer struct {
-		result store.Result
-		index  uint64
-		err    error
-	}
-	answered := make(chan answer, 1)
+	w := n.awaited.add(p.command)
 	n.requests.Go(func() {
 		defer n.space.Release(bytes)
 		defer n.writes.leave()
+		defer n.awaited.remove(w)
 		future := n.raft.ApplyLog(raft.Log{Data: p.command, Extensions: p.note}, n.cfg.ApplyTimeout)
 		if err := future.Error(); err != nil {
-			answered <- answer{err: n.proposeError(err)}
+			w.answer(answer{err: n.proposeError(err)})
 			return
 		}
 		n.transferring.accepted()
 		if err, halted := future.Response().(error); halted {
-			answered <- answer{err: unknownOutcome(err)}
+			w.answer(answer{err: unknownOutcome(err)})
 			return
 		}
 		result, _ := future.Response().(store.Result)
-		answered <- answer{result: result, index: future.Index(), err: result.Err}
+		w.answer(answer{result: result, index: future.Index(), err: result.Err})
 	})
 	select {
-	case a := <-answered:
+	case a := <-w.answered:
 		return a.result, a.index, a.err
 	case <-ctx.Done():
 		p.over = true
@@ -247,9 +245,12 @@ var errNoSpace = errors.New("the batches before it have not been written in time
 // takeSpace waits until a batch fits beside those under way, in the order of their
 // arrival. It returns what is to be released once the batch is decided.
 func (n *proposer) takeSpace(ctx context.Context, p *proposal) (bytes int64, err error) {
+	bytes = min(int64(len(p.command)), proposalBytes)
+	if n.space.TryAcquire(bytes) {
+		return bytes, nil
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, n.cfg.ApplyTimeout, errNoSpace)
 	defer cancel()
-	bytes = min(int64(len(p.command)), proposalBytes)
 	if err := n.space.Acquire(ctx, bytes); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 	}

@@ -247,7 +247,11 @@ func (r *receiver) gathering(method string, handle grpc.StreamHandler) grpc.Stre
 			return err
 		}
 		defer c.request.Done()
-		return c.abortable(func() error { return handle(srv, &gathered{call: c}) })
+		g := &gathered{call: c}
+		if err := c.abortable(func() error { return handle(srv, g) }); err != nil {
+			return err
+		}
+		return g.answer()
 	}
 }
 
@@ -421,6 +425,28 @@ func (c *call) abortable(handle func() error) error {
 type gathered struct {
 	*call
 	size int64
+	// sent is the answer of the handler, nil before.
+	sent any
+}
+
+// SendMsg implements grpc.ServerStream. The answer is sent once the handler has returned,
+// by the goroutine that ends the call: gRPC then writes both at once.
+func (g *gathered) SendMsg(m any) error {
+	if err := g.answer(); err != nil {
+		return err
+	}
+	g.sent = m
+	return nil
+}
+
+// answer sends what the handler has answered.
+func (g *gathered) answer() error {
+	m := g.sent
+	if m == nil {
+		return nil
+	}
+	g.sent = nil
+	return g.call.SendMsg(m)
 }
 
 // next receives a message, unless the request is aborted.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 )
 
 // A worker that waits is given the next function, the same goroutine for all of them; it
@@ -43,4 +44,32 @@ func TestWorkers(t *testing.T) {
 		synctest.Wait() // the bubble fails where a goroutine is left
 		require.Zero(t, w.idle.Load())
 	})
+}
+
+// sentStream notes what is sent.
+type sentStream struct {
+	grpc.ServerStream
+	sent []any
+}
+
+func (s *sentStream) SendMsg(m any) error {
+	s.sent = append(s.sent, m)
+	return nil
+}
+
+// The answer of a handler is sent when it has returned, so that it leaves with the end of
+// the call; what a handler that failed has answered is not sent.
+func TestAnswersLeaveWithTheEndOfTheCall(t *testing.T) {
+	stream := &sentStream{}
+	g := &gathered{call: &call{ServerStream: stream}}
+	require.NoError(t, g.SendMsg("first"))
+	require.Empty(t, stream.sent)
+	require.NoError(t, g.answer())
+	require.Equal(t, []any{"first"}, stream.sent)
+	require.NoError(t, g.answer())
+	require.Len(t, stream.sent, 1)
+	require.NoError(t, g.SendMsg("second"))
+	require.NoError(t, g.SendMsg("third"))
+	require.NoError(t, g.answer())
+	require.Equal(t, []any{"first", "second", "third"}, stream.sent)
 }
