@@ -3,6 +3,7 @@ package audit
 import (
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -59,6 +60,17 @@ func AuthorOf(data []byte) Author {
 	}
 	n := decodeNote(data)
 	return Author{Who: n.asked.who, Method: n.asked.method, Request: n.asked.request}
+}
+
+// isOf reports whether a note is of a server, without reading the rest of it: every server
+// is shown the notes of all.
+func isOf(data []byte, server string) bool {
+	number, kind, n := protowire.ConsumeTag(data)
+	if n < 0 || number != 1 || kind != protowire.BytesType {
+		return decodeNote(data).server == server
+	}
+	named, n := protowire.ConsumeBytes(data[n:])
+	return n >= 0 && string(named) == server
 }
 
 // decodeNote returns a zero note for invalid data.

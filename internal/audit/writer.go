@@ -188,9 +188,12 @@ func complete(r *Record, result store.Result) bool {
 // Applied takes a note that came back with its batch: it is for
 // consensus.Events.Applied. It does not wait for a disk.
 func (w *Writer) Applied(data []byte, result store.Result) {
+	if !isOf(data, w.server) {
+		return
+	}
 	n := decodeNote(data)
 	if n.server != w.server {
-		return
+		return // it is damaged after the name, or names another one after it
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,33 +35,32 @@ var (
 // which an answer is waited for a little longer.
 func (n *core) limited(ctx context.Context, begun time.Time, moved <-chan struct{}) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	n.requests.Go(func() {
-		patience := time.NewTimer(time.Until(begun.Add(n.cfg.ApplyTimeout)))
-		defer patience.Stop()
-		var grace <-chan time.Time
-		for {
-			select {
-			case <-patience.C:
-				cancel(errTimeout)
-			case <-n.aborting.Done():
-				cancel(errStopping)
-			case <-moved:
-				moved = nil
-				timer := time.NewTimer(answerGrace)
-				defer timer.Stop()
-				grace = timer.C
-				continue
-			case <-grace:
-				cancel(errMoved)
-			case <-done:
-			}
-			return
-		}
-	})
+	patience := time.AfterFunc(time.Until(begun.Add(n.cfg.ApplyTimeout)), func() { cancel(errTimeout) })
+	aborting := context.AfterFunc(n.aborting, func() { cancel(errStopping) })
+	if moved != nil {
+		n.requests.Go(func() { giveUp(ctx, moved, cancel) })
+	}
 	return ctx, func() {
+		patience.Stop()
+		aborting()
 		cancel(nil)
-		close(done)
+	}
+}
+
+// giveUp ends a context when the leader has changed and an answer has been waited for a
+// little longer.
+func giveUp(ctx context.Context, moved <-chan struct{}, cancel context.CancelCauseFunc) {
+	select {
+	case <-moved:
+	case <-ctx.Done():
+		return
+	}
+	grace := time.NewTimer(answerGrace)
+	defer grace.Stop()
+	select {
+	case <-grace.C:
+		cancel(errMoved)
+	case <-ctx.Done():
 	}
 }
 

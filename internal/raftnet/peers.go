@@ -20,6 +20,14 @@ import (
 const (
 	// maxPeerMessage bounds a call between servers: a batch at its largest fits.
 	maxPeerMessage = 64 << 20
+	// peerStreamWindow and peerConnWindow are what a peer may have on its way. Windows that
+	// gRPC adapts to the connection cost an exchange of their own for almost every message,
+	// by which it is measured.
+	peerStreamWindow, peerConnWindow = 4 << 20, 16 << 20
+	// peerWorkers are goroutines that answer one call after the other: the stack of a new
+	// one grows in several steps, in each of which it is copied. More calls at once have
+	// goroutines of their own.
+	peerWorkers = 32
 	// peerIdle is how long a connection to a peer may carry nothing before it is
 	// probed, peerNoContact how long the peer has to answer.
 	peerIdle, peerNoContact = 10 * time.Second, RPCTimeout
@@ -84,6 +92,7 @@ func (p *Peers) Conn(addr string) (*grpc.ClientConn, error) {
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerIdle, Timeout: peerNoContact}),
 		grpc.WithIdleTimeout(peerUnused),
+		grpc.WithStaticStreamWindowSize(peerStreamWindow), grpc.WithStaticConnWindowSize(peerConnWindow),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithChainUnaryInterceptor(log.UnaryClient, rpcerr.UnaryClient, p.nameCallerUnary),
 		grpc.WithChainStreamInterceptor(log.StreamClient, rpcerr.StreamClient, p.nameCallerStream),
