@@ -207,7 +207,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 	bounded, cancel := context.WithTimeout(ctx, c.Timeout) // of the write and the wait together
 	defer cancel()
 	if err := c.Call(bounded, send); err != nil {
-		return explainInterrupt(explainTooLarge(err), request.GetDryRun())
+		return explainInterrupt(explainTooLarge(err, "`meridian apply --in-batches` writes it"), request.GetDryRun())
 	}
 	revision := response.GetRevision()
 	for _, warning := range response.GetWarnings() {

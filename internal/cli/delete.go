@@ -23,10 +23,16 @@ If one of them does not exist, nothing is deleted and the exit code is 1. A zone
 is connected is deleted only with --force.
 
 With --rollout, they are deleted in the zones of one stage after the other; see
-'meridian rollout'.`,
+'meridian rollout'.
+
+With --in-batches, any number of them is deleted in several batches: tests of meshes
+and policies first, meshes after what is in them, access rules last. This is no
+atomic change. What is not stored is left out, so that repeating the command continues
+where it failed.`,
 		Example: `  meridian delete traffic-permission allow-all
   meridian delete Timeout/web Retry/web
-  meridian delete -f policies/ --dry-run`,
+  meridian delete -f policies/ --dry-run
+  meridian delete -f export/ --in-batches`,
 
 		ValidArgsFunction: completeKinds(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,6 +48,7 @@ With --rollout, they are deleted in the zones of one stage after the other; see
 	bindSkipTests(cmd, &o.skipTests)
 	bindYes(cmd, &o.yes)
 	bindRollout(cmd, &o.rollout)
+	cmd.Flags().BoolVar(&o.inBatches, "in-batches", false, "delete any number of resources in several batches, which are not one atomic change")
 	return cmd
 }
 
@@ -49,6 +56,10 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	if o.dryRun != "" && o.dryRun != "server" {
 		return exit.Usagef("--dry-run %q: only the server can tell what a deletion would do: write server", o.dryRun)
 	}
+	if err := o.checkDeleteInBatches(); err != nil {
+		return err
+	}
+	o.files.large = o.inBatches
 	keys, err := a.keysToDelete(args, o)
 	if err != nil {
 		return err
@@ -61,6 +72,9 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 		if err := a.checkDisconnected(ctx, zones); err != nil {
 			return err
 		}
+	}
+	if o.inBatches {
+		return a.deleteInBatches(ctx, o, keys)
 	}
 	staged, err := o.rollout.options(a.Now())
 	if err != nil {
@@ -84,7 +98,7 @@ func (a *app) delete(ctx context.Context, args []string, o *applyOptions) error 
 	}
 	response, err := client.Ask(ctx, c, (*client.Client).DeleteBatch, request)
 	if err != nil {
-		return explainInterrupt(err, request.GetDryRun())
+		return explainInterrupt(explainTooLarge(err, "`meridian delete --in-batches` deletes it"), request.GetDryRun())
 	}
 	for _, warning := range response.GetWarnings() {
 		a.Warn(warning)

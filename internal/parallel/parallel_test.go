@@ -38,6 +38,6 @@ func TestManyStepsAreDoneAtTheSameTime(t *testing.T) {
 		if running.Add(1) == 2 {
 			close(both)
 		}
-		<-both // in vain, were they one after the other
+		<-both // forever, were they one after the other
 	})
 }

@@ -62,8 +62,18 @@ const maxListings = 3
 // Resources reads all resources of the kinds, of one mesh or, when it is empty, of
 // all, in key order, and the revision that they are of. It reads page by page.
 func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest) ([]*resource.Resource, uint64, error) {
+	return list(ctx, c, request, func(r *resource.Resource) *resource.Resource { return r })
+}
+
+// Keys is Resources for their keys alone, which take less memory.
+func (c *Client) Keys(ctx context.Context, request *meridianv1.ListRequest) ([]resource.Key, error) {
+	keys, _, err := list(ctx, c, request, func(r *resource.Resource) resource.Key { return r.Key() })
+	return keys, err
+}
+
+func list[T any](ctx context.Context, c *Client, request *meridianv1.ListRequest, of func(*resource.Resource) T) ([]T, uint64, error) {
 	var revision uint64
-	var found []*resource.Resource
+	var found []T
 	next, begun := proto.CloneOf(request), 1
 	err := c.Call(ctx, func(ctx context.Context) error {
 		for {
@@ -79,7 +89,10 @@ func (c *Client) Resources(ctx context.Context, request *meridianv1.ListRequest)
 			if request.GetAt() != nil && page.at == 0 {
 				return ErrNoPast
 			}
-			found, revision, next.PageToken = append(found, page.resources...), page.revision, page.next
+			for _, r := range page.resources {
+				found = append(found, of(r))
+			}
+			revision, next.PageToken = page.revision, page.next
 			if next.PageToken == "" {
 				return nil
 			}
