@@ -27,8 +27,8 @@ With --rollout, they are deleted in the zones of one stage after the other; see
 
 With --in-batches, any number of them is deleted in several batches: tests of meshes
 and policies first, meshes after what is in them, access rules last. This is no
-atomic change. What is not stored is left out, so that repeating the command continues
-where it failed.`,
+atomic change. What is not stored is left out, so that repeating the command
+continues where it failed.`,
 		Example: `  meridian delete traffic-permission allow-all
   meridian delete Timeout/web Retry/web
   meridian delete -f policies/ --dry-run
