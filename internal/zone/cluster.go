@@ -154,6 +154,14 @@ func (z *zone) serverOfSeveral() string {
 // absent reports whether this server looks after what proxies registered at another one.
 func (z *zone) absent(server string) bool { return z.others != nil && z.others.absent(server) }
 
+// proxyChanged is what is told of every change of a proxy; nil in a zone of one.
+func (z *zone) proxyChanged() func(resource.Key) {
+	if z.others == nil {
+		return nil
+	}
+	return z.others.changed
+}
+
 // certified notes whether a proxy of this server has a certificate.
 func (z *zone) certified(dataplane resource.Key, has bool) {
 	z.resources.Certified(dataplane, has)

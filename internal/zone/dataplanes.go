@@ -23,7 +23,7 @@ func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
 		Identities: z.identities, Certified: z.certified, Unattended: z.resources.Unattended,
-		Server: z.serverOfSeveral(), Absent: z.absent,
+		Server: z.serverOfSeveral(), Absent: z.absent, Changed: z.proxyChanged(),
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }
@@ -46,6 +46,7 @@ func (z *zone) newIdentities() *identities.Keeper {
 func (z *zone) newDiscovery() *discovery.Service {
 	return discovery.New(discovery.Config{
 		Source: z.proxySource(), Dataplanes: z.dataplanes, Budget: z.Limits.XDS(), Refused: z.Limits.Refused, Now: z.Now, Log: z.Log,
+		Changed: z.proxyChanged(),
 	})
 }
 

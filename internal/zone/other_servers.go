@@ -14,15 +14,19 @@ import (
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/consensus"
 	"meridian/internal/controlplane/cluster"
+	"meridian/internal/policy"
 	"meridian/internal/resource"
 	"meridian/internal/service/dataplane"
 	"meridian/internal/service/identities"
 )
 
 const (
-	// reviewInterval is how often a server looks which others there are, and what has
-	// changed about its proxies of which it is not notified.
+	// reviewInterval is how often a server looks which others there are, and tells them what
+	// has changed about its proxies.
 	reviewInterval = time.Second
+	// repeatInterval is how often it looks at all proxies, and takes all that the others say
+	// of theirs again, in place of those that have changed.
+	repeatInterval = 2 * time.Minute
 	// absentAfter is how long a server has to be unreachable for the leader to look after
 	// what was registered there: longer than it takes to restart its listener, and than it
 	// keeps proxies when it is cut off (cluster.Hooks.Suspend).
@@ -43,8 +47,11 @@ type otherServers struct {
 	mu sync.Mutex // guards what follows
 	// tls is what is known of mutual TLS of the proxies of this server.
 	tls map[resource.Key]proxyTLS
-	// told are those who are notified of its changes, one for each stream.
-	told map[chan resource.Key]struct{}
+	// told are those who are told of its proxies, one for each stream.
+	told map[*follower]struct{}
+	// untold are dataplanes of which another server has said something that may not have
+	// been taken: they were unknown here, or have come since.
+	untold map[resource.Key]struct{}
 	// reports are those of the others, by server, and following those that say so now.
 	reports   map[string]map[resource.Key]*peerv1.ProxyReport
 	following map[string]bool
@@ -59,12 +66,20 @@ type otherServers struct {
 	membersSince time.Time
 }
 
+// follower is another server that is told of the proxies of this one.
+type follower struct {
+	// urgent are proxies of which it is told at once, and dirty, guarded by the mu of
+	// otherServers, those of which it is told at the next review.
+	urgent chan resource.Key
+	dirty  map[resource.Key]struct{}
+}
+
 // proxyTLS is what others are told of mutual TLS of a proxy.
 type proxyTLS struct{ identified, certified, envoy, listening bool }
 
 func newOtherServers(z *zone) *otherServers {
 	return &otherServers{
-		zone: z, tls: map[resource.Key]proxyTLS{}, told: map[chan resource.Key]struct{}{},
+		zone: z, tls: map[resource.Key]proxyTLS{}, told: map[*follower]struct{}{}, untold: map[resource.Key]struct{}{},
 		reports: map[string]map[resource.Key]*peerv1.ProxyReport{}, following: map[string]bool{}, lost: map[string]time.Time{}, silent: map[string]time.Time{},
 	}
 }
@@ -88,11 +103,42 @@ func (o *otherServers) note(key resource.Key, change func(*proxyTLS)) {
 		return
 	}
 	o.tls[key] = now
-	for told := range o.told {
+	for f := range o.told {
 		select {
-		case told <- key:
+		case f.urgent <- key:
 		default: // the next review says it
+			f.dirty[key] = struct{}{}
 		}
+	}
+}
+
+// changed notes that something else may have changed about a proxy of this server. It is
+// called with services locked.
+func (o *otherServers) changed(key resource.Key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for f := range o.told {
+		f.dirty[key] = struct{}{}
+	}
+	o.retellLocked(key) // it may be gone here, and be at another server
+}
+
+// retellLocked has what another server has said of a proxy be taken again.
+func (o *otherServers) retellLocked(key resource.Key) {
+	for _, reports := range o.reports {
+		if reports[key] != nil {
+			o.untold[key] = struct{}{}
+		}
+	}
+}
+
+// touched notes which dataplanes have changed here, or come: what another server has said of
+// their proxies is taken again.
+func (o *otherServers) touched(touched []policy.Touch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, t := range touched {
+		o.retellLocked(t.Dataplane)
 	}
 }
 
@@ -104,29 +150,54 @@ func (o *otherServers) Proxies(_ *peerv1.ProxiesRequest, stream grpc.ServerStrea
 	if !o.assembled.Load() {
 		return errStarting
 	}
-	changed := make(chan resource.Key, maxNotified)
+	f := &follower{urgent: make(chan resource.Key, maxNotified), dirty: map[resource.Key]struct{}{}}
 	o.mu.Lock()
-	o.told[changed] = struct{}{}
+	o.told[f] = struct{}{}
 	o.mu.Unlock()
 	defer func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		delete(o.told, changed)
+		delete(o.told, f)
 	}()
 	sent := map[resource.Key]*peerv1.ProxyReport{}
-	tick := time.NewTicker(reviewInterval)
+	tick, repeat := time.NewTicker(reviewInterval), time.NewTicker(repeatInterval)
 	defer tick.Stop()
+	defer repeat.Stop()
 	for response := o.difference(sent); ; {
 		if err := stream.Send(response); err != nil {
 			return err
 		}
 		select {
 		case <-tick.C:
+			response = o.differenceOf(sent, o.takeDirty(f))
+		case key := <-f.urgent:
+			response = o.differenceOf(sent, f.takeUrgent(key))
+		case <-repeat.C:
 			response = o.difference(sent)
-		case key := <-changed:
-			response = o.differenceOf(sent, key, changed)
 		case <-stream.Context().Done():
 			return nil
+		}
+	}
+}
+
+// takeDirty takes the proxies of which another server is to be told.
+func (o *otherServers) takeDirty(f *follower) map[resource.Key]struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	dirty := f.dirty
+	f.dirty = map[resource.Key]struct{}{}
+	return dirty
+}
+
+// takeUrgent takes those of which it is told at once, after the first.
+func (f *follower) takeUrgent(first resource.Key) map[resource.Key]struct{} {
+	keys := map[resource.Key]struct{}{first: {}}
+	for {
+		select {
+		case key := <-f.urgent:
+			keys[key] = struct{}{}
+		default:
+			return keys
 		}
 	}
 }
@@ -148,19 +219,19 @@ func (o *otherServers) difference(sent map[resource.Key]*peerv1.ProxyReport) *pe
 	return out
 }
 
-// differenceOf is that of one proxy, and of those that are notified of already.
-func (o *otherServers) differenceOf(sent map[resource.Key]*peerv1.ProxyReport, key resource.Key, changed <-chan resource.Key) *peerv1.ProxiesResponse {
+// differenceOf is that of some proxies.
+func (o *otherServers) differenceOf(sent map[resource.Key]*peerv1.ProxyReport, keys map[resource.Key]struct{}) *peerv1.ProxiesResponse {
 	out := &peerv1.ProxiesResponse{}
-	for {
-		if o.zone.dataplanes.State(key).Connected {
+	for key := range keys {
+		switch _, said := sent[key]; {
+		case o.zone.dataplanes.State(key).Connected:
 			o.add(out, sent, key)
-		}
-		select {
-		case key = <-changed:
-		default:
-			return out
+		case said:
+			delete(sent, key)
+			out.Proxies = append(out.Proxies, &peerv1.ProxyReport{Mesh: string(key.Mesh), Name: key.Name, Gone: true})
 		}
 	}
+	return out
 }
 
 // add adds what is to be said of a proxy, unless it was said.
@@ -247,7 +318,7 @@ func (o *otherServers) run(ctx context.Context) error {
 	}()
 	tick := time.NewTicker(reviewInterval)
 	defer tick.Stop()
-	adopted := time.Time{}
+	adopted, repeated := time.Time{}, time.Time{}
 	for {
 		peers := o.zone.cluster.Others()
 		for _, p := range peers {
@@ -264,7 +335,12 @@ func (o *otherServers) run(ctx context.Context) error {
 			}
 		}
 		changed := o.review(ctx)
-		o.tellAll()
+		if now := o.zone.Now(); now.Sub(repeated) >= repeatInterval {
+			o.tellAll()
+			repeated = now
+		} else {
+			o.tellUntold()
+		}
 		if now := o.zone.Now(); changed || now.Sub(adopted) >= adoptInterval {
 			o.zone.dataplanes.Adopt()
 			adopted = now
@@ -434,9 +510,14 @@ func (o *otherServers) tell(r *peerv1.ProxyReport) {
 	if r.GetEnvoy() {
 		z.resources.Listening(key, true, r.GetListening())
 	}
+	if _, known := z.world.Dataplane(key); !known { // it has yet to be registered here
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.untold[key] = struct{}{}
+	}
 }
 
-// tellAll tells everything again: a dataplane may have been unknown here when it was told.
+// tellAll tells everything again.
 func (o *otherServers) tellAll() {
 	o.mu.Lock()
 	var all []*peerv1.ProxyReport
@@ -447,8 +528,27 @@ func (o *otherServers) tellAll() {
 			}
 		}
 	}
+	clear(o.untold)
 	o.mu.Unlock()
 	for _, r := range all {
+		o.tell(r)
+	}
+}
+
+// tellUntold tells again what may not have been taken.
+func (o *otherServers) tellUntold() {
+	o.mu.Lock()
+	var some []*peerv1.ProxyReport
+	for key := range o.untold {
+		for _, reports := range o.reports {
+			if r := reports[key]; r != nil {
+				some = append(some, r)
+			}
+		}
+	}
+	clear(o.untold)
+	o.mu.Unlock()
+	for _, r := range some {
 		o.tell(r)
 	}
 }

@@ -325,6 +325,9 @@ func (z *zone) assemble() error {
 	z.world = world.New(resource.ZoneName(z.cfg.Name))
 	z.Matching = livematch.New(engines.NewMatcher(z.Conditions).Following(z.world), z.stores()...)
 	z.resources = feed.New(z.Matching, z.world)
+	if z.others != nil {
+		z.Matching.OnUpdate(z.others.touched)
+	}
 	z.identities = z.newIdentities()
 	z.dataplanes = z.newDataplaneService()
 	if z.cfg.federated() {

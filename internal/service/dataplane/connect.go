@@ -198,6 +198,7 @@ func (d *Service) claim(s *session, key resource.Key) {
 	p.session, s.proxy, p.leaving = s, p, false
 	p.changed++ // from nothing to something
 	p.acked, p.lastError = 0, ""
+	d.changedLocked(p)
 	var gone chan struct{}
 	if older != nil {
 		gone = older.doneLocked()
@@ -229,6 +230,7 @@ func (d *Service) connected(s *session, r *resource.Resource, drains bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.registered, s.drains, s.epoch = true, drains, d.cfg.Local.View().Epoch()
+	d.changedLocked(s.proxy)
 	if d.draining {
 		s.end(errDraining)
 		return
@@ -263,6 +265,7 @@ func (d *Service) removeSession(s *session) (registered bool) {
 		return s.registered // it never had a place, or a newer one has taken it
 	}
 	p.session, p.leaving = nil, s.leaving
+	d.changedLocked(p)
 	if p.kept() {
 		return s.registered
 	}

@@ -38,12 +38,14 @@ func (d *Service) Hold(key resource.Key) (release func(), err error) {
 		return nil, rpcerr.New(rpcerr.NotFound, ReasonUnknown, "the registration of dataplane %q in mesh %q is being removed: register it again", key.Name, key.Mesh)
 	}
 	p.held++
+	d.changedLocked(p)
 	return func() { d.release(p) }, nil
 }
 
 func (d *Service) release(p *proxy) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.changedLocked(p)
 	if p.held--; p.held == 0 && p.session == nil && d.proxies[p.key] == p {
 		d.leftLocked(p)
 	}

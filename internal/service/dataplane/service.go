@@ -31,7 +31,8 @@ import (
 // gone, unless configured otherwise.
 const DefaultGrace = 30 * time.Second
 
-// Config is what a Service needs. All fields are required; Grace may be zero.
+// Config is what a Service needs. All fields are required unless they say otherwise; Grace may
+// be zero.
 type Config struct {
 	// Matching decides what is effective; it reads Local, among others.
 	Matching *livematch.Matching
@@ -64,8 +65,11 @@ type Config struct {
 	// the service locked, and Adopt after its answer has changed.
 	Server string
 	Absent func(server string) bool
-	Now    func() time.Time
-	Log    *slog.Logger
+	// Changed, unless nil, is told of every dataplane of whose proxy the State may be another
+	// one. It is quick, and calls nothing of the Service.
+	Changed func(dataplane resource.Key)
+	Now     func() time.Time
+	Log     *slog.Logger
 }
 
 // Identities issues certificates, as identities.Keeper does.
@@ -231,6 +235,14 @@ func (d *Service) markChanged(touched []policy.Touch) {
 		if p.session != nil {
 			p.session.markChangedLocked()
 		}
+		d.changedLocked(p)
+	}
+}
+
+// changedLocked tells that the state of a proxy may be another one.
+func (d *Service) changedLocked(p *proxy) {
+	if d.cfg.Changed != nil {
+		d.cfg.Changed(p.key)
 	}
 }
 

@@ -209,6 +209,7 @@ func (s *session) handleAck(ack *meridianv1.DataplaneAck) error {
 	} else {
 		s.proxy.settled, s.proxy.acked, s.proxy.lastError = to.changed, to.revision, ""
 	}
+	s.service.changedLocked(s.proxy)
 	s.scheduleLocked()
 	return nil
 }

@@ -18,6 +18,7 @@ var errInternal error = rpcerr.New(rpcerr.Internal, ReasonInternal, "the zone fa
 func (s *session) markChangedLocked() {
 	if s.registrationOnly && s.sequence > 0 {
 		s.proxy.settled = s.proxy.changed // of configurations that it does not take
+		s.service.changedLocked(s.proxy)
 		return
 	}
 	s.changed = true
@@ -152,12 +153,14 @@ func (s *session) prepare(from progress) (*meridianv1.ConnectResponse, error) {
 	defer d.mu.Unlock()
 	if !from.full && len(response.GetSet())+len(response.GetRemoved()) == 0 {
 		s.proxy.settled = from.changed // the changes came to nothing
+		d.changedLocked(s.proxy)
 		return nil, nil
 	}
 	s.sequence++
 	response.Sequence, response.TakesTrials = s.sequence, s.sequence == 1
 	s.unacked = &delivery{sequence: s.sequence, revision: revision, changed: from.changed}
 	s.have, s.full = now.entries, false
+	d.changedLocked(s.proxy)
 	return response, nil
 }
 

@@ -58,7 +58,7 @@ type Dataplanes interface {
 	Hold(key resource.Key) (release func(), err error)
 }
 
-// Config is what a Service needs. All fields are required.
+// Config is what a Service needs. All fields are required unless they say otherwise.
 type Config struct {
 	Source     xds.Source
 	Dataplanes Dataplanes
@@ -66,6 +66,9 @@ type Config struct {
 	// counts what a limit has refused, by its name in metrics.
 	Budget  *limits.Pool
 	Refused func(limit string)
+	// Changed, unless nil, is told of every dataplane of whose streams the Status may be
+	// another one. It is quick, and calls nothing of the Service.
+	Changed func(dataplane resource.Key)
 	Now     func() time.Time
 	Log     *slog.Logger
 }
@@ -380,6 +383,13 @@ func (d *Service) place(s *stream, key resource.Key, instance string, release fu
 	return nil
 }
 
+// changed tells that the status of a dataplane's streams may be another one.
+func (d *Service) changed(key resource.Key) {
+	if d.cfg.Changed != nil {
+		d.cfg.Changed(key)
+	}
+}
+
 // leave takes a stream out of the tables and reports whether it was in its proxy's.
 func (d *Service) leave(s *stream) bool {
 	s.mu.Lock()
@@ -410,6 +420,7 @@ func (d *Service) leave(s *stream) bool {
 	}
 	d.mu.Unlock()
 	if p != nil {
+		d.changed(p.key)
 		d.report(p.key)
 		s.release()
 	}

@@ -327,6 +327,7 @@ func (s *stream) handle(r *serve.Request) error {
 	}
 	rejected, err := s.take(r)
 	done()
+	s.service.changed(s.key)
 	s.report(r.Type == xds.Listener)
 	if rejected {
 		s.service.rejected.Add(1)

@@ -57,6 +57,7 @@ func (s *stream) work() {
 	d.streams.Add(1) // its handler is still there
 	d.mu.Unlock()
 	responses, err := s.prepare(stale)
+	d.changed(s.key)
 	s.report(false)
 	if err != nil || len(responses) == 0 {
 		s.done(err)
