@@ -184,19 +184,21 @@ type encryptedView struct {
 
 // snapshotView is a saved state as JSON.
 type snapshotView struct {
-	File        string              `json:"file"`
-	Bytes       int64               `json:"bytes"`
-	ClusterID   string              `json:"clusterId"`
-	Incarnation uint64              `json:"incarnation"`
-	Revision    uint64              `json:"revision"`
-	Time        string              `json:"time,omitempty"`
-	Server      string              `json:"server,omitempty"`
-	Release     string              `json:"release,omitempty"`
-	Taken       string              `json:"taken,omitempty"`
-	Resources   int                 `json:"resources"`
-	Unreadable  int                 `json:"unreadable"`
-	Digest      string              `json:"digest"`
-	Counts      []snapshotCountView `json:"counts"`
+	File        string `json:"file"`
+	Bytes       int64  `json:"bytes"`
+	ClusterID   string `json:"clusterId"`
+	Incarnation uint64 `json:"incarnation"`
+	Revision    uint64 `json:"revision"`
+	Time        string `json:"time,omitempty"`
+	// Zone is the one that it is of; empty for a global's.
+	Zone       string              `json:"zone,omitempty"`
+	Server     string              `json:"server,omitempty"`
+	Release    string              `json:"release,omitempty"`
+	Taken      string              `json:"taken,omitempty"`
+	Resources  int                 `json:"resources"`
+	Unreadable int                 `json:"unreadable"`
+	Digest     string              `json:"digest"`
+	Counts     []snapshotCountView `json:"counts"`
 	// EncryptionKey is the id of the key that the file is encrypted with.
 	EncryptionKey string `json:"encryptionKey,omitempty"`
 }
@@ -211,7 +213,7 @@ func viewSnapshot(path string, s store.Summary) snapshotView {
 	v := snapshotView{
 		File: path, Bytes: s.Bytes, ClusterID: s.Epoch.ClusterID, Incarnation: s.Epoch.Incarnation,
 		Revision: uint64(s.Revision), Resources: s.Resources, Unreadable: s.Unreadable, Digest: s.Digest.String(),
-		Server: s.Metadata[consensus.BackupServer], Release: s.Metadata[consensus.BackupRelease],
+		Zone: s.Metadata[consensus.BackupZone], Server: s.Metadata[consensus.BackupServer], Release: s.Metadata[consensus.BackupRelease],
 		Taken: s.Metadata[consensus.BackupTaken], Counts: []snapshotCountView{},
 	}
 	if !s.Time.IsZero() {
@@ -229,6 +231,9 @@ func describeSnapshot(path string, s store.Summary) string {
 		_, _ = fmt.Fprintf(&b, "%-11s %s\n", name+":", fmt.Sprintf(format, args...))
 	}
 	line("File", "%s, %s, intact", path, print.Size(s.Bytes))
+	if zone := s.Metadata[consensus.BackupZone]; zone != "" {
+		line("Zone", "%s", zone)
+	}
 	line("Cluster", "%s, incarnation %d", print.OrDash(s.Epoch.ClusterID), s.Epoch.Incarnation)
 	line("Revision", "%d, of %s", s.Revision, s.Time.UTC().Format(time.RFC3339))
 	if taken := s.Metadata[consensus.BackupTaken]; taken != "" {

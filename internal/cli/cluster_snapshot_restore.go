@@ -35,16 +35,20 @@ func newSnapshotRestoreCommand(a *app) *cobra.Command {
 	o := &restoreOptions{}
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Replace the state of the global with a snapshot",
-		Long: `Replace the state of the global with a snapshot, on every server, in one
-step: there is the state of before or the saved one, never a part of either. The
-file is checked first, here and by the leader. Writes wait meanwhile.
+		Short: "Replace the state of the servers with a snapshot",
+		Long: `Replace the state of the global, or of a zone of several servers, with a snapshot
+of it, on every server, in one step: there is the state of before or the saved one,
+never a part of either. The file is checked first, here and by the leader. Writes
+wait meanwhile.
 
 What was written after the state was saved is gone, deletions among it. Not so
 what the cluster trusts, where the snapshot is of the same cluster: revocations,
 keys and tokens that were made since stay, and so does the end of keys that were
 replaced and deleted since. --drop-revocations takes all of that from the snapshot:
 what was revoked since is valid again.
+
+Of a zone, what the global owns is not in the snapshot and stays, and so do the
+registrations of proxies, and the certificate authorities of meshes.
 
 The history begins a new incarnation: watches end, and zones take the state over
 as a whole; one that would lose more than a fifth of its resources waits for its
@@ -64,6 +68,7 @@ It says what it would do and asks; where there is no terminal it takes --yes.`,
 	cmd.Flags().BoolVar(&o.dropRevocations, "drop-revocations", false, "take keys, records of tokens and revocations from the snapshot: what was revoked since is valid again")
 	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
 	o.output = print.BindFormat(cmd.Flags(), print.FormatTable, print.FormatJSON, print.FormatYAML)
+	a.bindZoneServers(cmd)
 	return cmd
 }
 
@@ -72,7 +77,7 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	if err != nil {
 		return err
 	}
-	c, err := a.connect()
+	c, err := a.connectServers(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,8 +86,15 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	if err != nil {
 		return err
 	}
-	if info.GetRole() != "global" {
-		return exit.Usagef("%s is a zone: snapshots are of a global", c.Target)
+	if info.GetRole() != "global" { // which says the revision of its global
+		if err := aboutZoneServers(ctx, c, info); err != nil {
+			return err
+		}
+	}
+	if saved.snap != nil {
+		if err := checkSnapshotFits(c, info, saved.snap.Metadata[consensus.BackupZone]); err != nil {
+			return err
+		}
 	}
 	if saved.snap == nil {
 		a.Message("This replaces everything in cluster %s, which is at revision %d, by a snapshot that is encrypted with key %s.", info.GetClusterId(), info.GetRevision(), saved.key)
@@ -116,6 +128,38 @@ func (a *app) restoreSnapshot(ctx context.Context, path string, o *restoreOption
 	return a.printRestored(o.output.Value, response)
 }
 
+// aboutZoneServers has info tell of what the servers of a zone store.
+func aboutZoneServers(ctx context.Context, c *client.Client, info *meridianv1.InfoResponse) error {
+	servers, err := members(ctx, c)
+	if err != nil {
+		return err
+	}
+	info.ClusterId, info.Revision = servers.GetClusterId(), 0
+	for _, m := range servers.GetMembers() {
+		info.Revision = max(info.GetRevision(), m.GetAppliedRevision())
+	}
+	return nil
+}
+
+// checkSnapshotFits refuses the snapshot of a zone for a global, or for another zone, and that
+// of a global for a zone.
+func checkSnapshotFits(c *client.Client, info *meridianv1.InfoResponse, of string) error {
+	zone := ""
+	if info.GetRole() != "global" {
+		zone = info.GetName()
+	}
+	name := func(zone string) string {
+		if zone == "" {
+			return "a global"
+		}
+		return "zone " + zone
+	}
+	if of != zone {
+		return exit.Usagef("the snapshot is of %s, and %s is a server of %s", name(of), c.Target, name(zone))
+	}
+	return nil
+}
+
 // droppedRevocations is what --drop-revocations does to a cluster's own snapshot.
 const droppedRevocations = "tokens revoked since are valid again, and those issued with keys made since are not"
 
@@ -127,15 +171,21 @@ func (a *app) announceRestore(info *meridianv1.InfoResponse, s store.Summary, dr
 	}
 	a.Message("This replaces everything in cluster %s, which is at revision %d,", info.GetClusterId(), info.GetRevision())
 	a.Message("by %s of cluster %s, incarnation %d, at revision %d%s.", print.Plural(s.Resources, "resource"), print.OrDash(s.Epoch.ClusterID), s.Epoch.Incarnation, s.Revision, saved)
-	a.Message("What was written since is lost; zones take the state over.")
+	if info.GetRole() == "global" {
+		a.Message("What was written since is lost; zones take the state over.")
+	} else {
+		a.Message("What was written to zone %s since is lost. What is the global's stays, and so do registrations of proxies.", info.GetName())
+	}
 	switch {
+	case s.Epoch.ClusterID != info.GetClusterId() && info.GetRole() != "global":
+		a.Warn("the snapshot is of other servers of the zone: tokens that these have issued are not valid after it")
 	case s.Epoch.ClusterID != info.GetClusterId():
 	case dropRevocations:
 		a.Warn(droppedRevocations)
 	default:
 		a.Message("Revocations, keys and records of tokens made since are kept.")
 	}
-	if s.Epoch.ClusterID != info.GetClusterId() {
+	if s.Epoch.ClusterID != info.GetClusterId() && info.GetRole() == "global" {
 		a.Warn("the snapshot is of another cluster; a global that was never used takes over its identity, and its zones follow; any other keeps its own")
 	}
 	if s.Unreadable > 0 {

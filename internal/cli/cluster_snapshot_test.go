@@ -174,7 +174,31 @@ func TestSnapshotRestore(t *testing.T) {
 	h.server.Role = "zone"
 	out = h.run("cluster", "snapshot", "restore", path, "--yes")
 	require.Equal(t, exit.Usage, out.code)
-	require.Contains(t, out.stderr, "is a zone")
+	require.Contains(t, out.stderr, "the snapshot is of a global, and "+h.address+" is a server of zone fake")
+}
+
+// The snapshot of a zone is restored into that zone, and nowhere else.
+func TestSnapshotOfAZone(t *testing.T) {
+	h, service := snapshotHarness(t)
+	s := store.New(store.DefaultOptions())
+	require.NoError(t, s.Apply(7, store.Txn{
+		Time: clitest.Epoch, Ops: []store.Op{store.Put(resourcetest.Build(t, "Mesh", "", "default", "{}"))}, SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1},
+	}).Err)
+	var file bytes.Buffer
+	require.NoError(t, s.View().WriteBackup(&file, map[string]string{"server": "one", "zone": "fake"}))
+	path := filepath.Join(h.home, "zone.snapshot")
+	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o600))
+	require.Contains(t, h.ok("cluster", "snapshot", "inspect", path), "Zone:       fake\n")
+
+	out := h.run("cluster", "snapshot", "restore", path, "--yes")
+	require.Equal(t, exit.Usage, out.code)
+	require.Contains(t, out.stderr, "the snapshot is of zone fake, and "+h.address+" is a server of a global")
+	h.server.Role, h.server.AllMembers = "zone", threeServers()
+	out = h.run("cluster", "snapshot", "restore", path, "--yes", "--zone", "fake")
+	require.Equal(t, exit.OK, out.code, out.stderr)
+	require.Contains(t, out.stderr, "This replaces everything in cluster c, which is at revision 1840,\n", "the zone's own, not the global's")
+	require.Contains(t, out.stderr, "What was written to zone fake since is lost. What is the global's stays, and so do registrations of proxies.\nRevocations, keys")
+	require.Equal(t, file.Bytes(), service.Restored)
 }
 
 // An encrypted snapshot is saved, inspected and restored without its key, as far

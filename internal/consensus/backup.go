@@ -18,6 +18,8 @@ const (
 	BackupRelease = "release"
 	// BackupTaken is when it was written, by that server's clock (RFC 3339).
 	BackupTaken = "taken"
+	// BackupZone is the zone whose state it is (Config.Zone); absent for a global's.
+	BackupZone = "zone"
 )
 
 // SaveBackup writes the whole state as a file that Restore takes, and returns
@@ -41,11 +43,15 @@ func (n *Node) SaveBackup(ctx context.Context, w io.Writer, stale bool) (resourc
 	if err != nil {
 		return 0, fmt.Errorf("save a backup: %w", err)
 	}
-	err = view.WriteBackup(out, map[string]string{
+	about := map[string]string{
 		BackupServer:  n.cfg.NodeID,
 		BackupRelease: version.String(),
 		BackupTaken:   n.cfg.Clock().UTC().Format(time.RFC3339),
-	})
+	}
+	if n.cfg.Zone != "" {
+		about[BackupZone] = n.cfg.Zone
+	}
+	err = view.WriteBackup(out, about)
 	if err == nil {
 		err = out.Close()
 	}

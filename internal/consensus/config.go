@@ -81,6 +81,10 @@ type Config struct {
 	// Snapshots says when the log is cut.
 	Snapshots Snapshots
 
+	// Zone is the zone whose state the node keeps; empty for a global. A backup is restored
+	// into what it is of.
+	Zone string
+
 	// Fresh, unless nil, says whether a state holds nothing but what a first start
 	// writes. Such a cluster takes over the identity of a backup that is restored
 	// into it.

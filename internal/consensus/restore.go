@@ -140,6 +140,9 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, dropTrust 
 	case err != nil:
 		return Restored{}, notRestored(&sourceError{err})
 	}
+	if of := snap.Metadata[BackupZone]; of != n.cfg.Zone {
+		return Restored{}, fmt.Errorf("%w: it is of %s, and these are the servers of %s", ErrBadBackup, whose(of), whose(n.cfg.Zone))
+	}
 	if err := n.writes.hold(ctx, whileRestoring); err != nil {
 		return Restored{}, notRestored(err)
 	}
@@ -163,6 +166,14 @@ func (n *restorer) restoreHere(ctx context.Context, source io.Reader, dropTrust 
 		return Restored{}, err
 	}
 	return Restored{Saved: snap.Revision, Revision: revision, Epoch: epoch, Resources: len(snap.Resources), Kept: kept}, nil
+}
+
+// whose names what a state is of.
+func whose(zone string) string {
+	if zone == "" {
+		return "a global"
+	}
+	return fmt.Sprintf("zone %q", zone)
 }
 
 // readBackup decrypts a backup, if it is encrypted, and reads it.

@@ -400,3 +400,30 @@ func restoreKeepsTrust(t *testing.T, fresh bool) {
 	_, kept = st.View().Get(key("own"))
 	require.True(t, kept)
 }
+
+// The state of a zone is restored into that zone, and nowhere else.
+func TestRestoreIsOfTheSameZone(t *testing.T) {
+	of := func(zone string) (*Node, *store.Store) {
+		cfg := testConfig(t.TempDir())
+		cfg.Zone = zone
+		return open(t, cfg)
+	}
+	for _, from := range []string{"", "east", "west"} {
+		n, _ := of(from)
+		var file bytes.Buffer
+		_, err := n.SaveBackup(t.Context(), &file, false)
+		require.NoError(t, err)
+		for _, to := range []string{"", "east"} {
+			n, st := of(to)
+			before := st.View()
+			_, err := n.restorer.Restore(t.Context(), bytes.NewReader(file.Bytes()), false)
+			if from == to {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorIs(t, err, ErrBadBackup)
+			require.ErrorContains(t, err, "it is of "+whose(from)+", and these are the servers of "+whose(to))
+			require.Same(t, before, st.View())
+		}
+	}
+}

@@ -41,7 +41,10 @@ func (z *zone) openCluster(servers cluster.Config) {
 			answer, err := peerv1.NewProxyServiceClient(p.Conn).ServerAuthorities(ctx, &peerv1.ServerAuthoritiesRequest{})
 			return &peerv1.AuthoritiesResponse{Trusted: answer.GetTrusted(), Signer: answer.GetSigner()}, err
 		},
-		Unconfirmed:     func(context.Context, string) []*meridianv1.RotateCAMissing { return nil },
+		Unconfirmed: func(context.Context, string) []*meridianv1.RotateCAMissing { return nil },
+		KeepOnRestore: func(running *store.View, saved []*resource.Resource) []*resource.Resource {
+			return dataplane.KeepRegistrations(running, saved, z.cfg.federated())
+		},
 		WayToGlobal:     z.wayToGlobal,
 		KeepWayToGlobal: z.keepWay,
 	})

@@ -66,6 +66,8 @@ type sidecars struct {
 	envoy  string
 	global *process
 	zone   *process
+	// addresses are those of the zone that agents are given, unless empty.
+	addresses []string
 }
 
 func newSidecars(t *testing.T, global, zone *process) *sidecars {
@@ -100,7 +102,13 @@ func (s *sidecars) token(name, services string) string {
 func (s *sidecars) start(name, services string, port int, networking string) *sidecar {
 	s.t.Helper()
 	agent := startAgentWith(s.t, s.zone, fmt.Sprintf("{type: Dataplane, mesh: default, name: %s, networking: {address: 127.0.0.1, %s}}", name, networking), s.token(name, services),
-		func(string) []string { return []string{"--envoy", s.envoy, "--drain-time", "30s"} })
+		func(string) []string {
+			flags := []string{"--envoy", s.envoy, "--drain-time", "30s"}
+			if len(s.addresses) > 0 {
+				flags = append(flags, "--zone-address", strings.Join(s.addresses, ","))
+			}
+			return flags
+		})
 	return &sidecar{agent, name, services, net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
 }
 

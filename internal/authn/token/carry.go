@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+	"strings"
 
 	"meridian/internal/resource"
 	"meridian/internal/store"
@@ -26,7 +27,8 @@ type Carried struct {
 // a restore into the cluster that the backup is of: what was revoked after the
 // backup stays revoked, and the tokens issued after it stay valid and recorded.
 //
-// Revocations, keys and records of the running state win. A key of the backup that
+// Revocations, keys and records of the running state win, and so do the authorities of
+// meshes: the certificates that proxies have are of these. A key of the backup that
 // is not there any more stays away if a newer one of its use is there: it was
 // deleted to end its tokens. Without a newer one, it is needed, and comes back.
 func Carry(running *store.View, saved []*resource.Resource) ([]*resource.Resource, Carried) {
@@ -53,7 +55,7 @@ func Carry(running *store.View, saved []*resource.Resource) ([]*resource.Resourc
 	for _, kind := range []resource.Kind{resource.KindTokenRevocation, resource.KindIssuedToken, resource.KindSigningKey, resource.KindGlobalSecret} {
 		for r := range running.List(kind, "") {
 			key := r.Key()
-			if _, ok := keyOf(key); kind == resource.KindGlobalSecret && !ok && key != AdminTokenKey {
+			if _, ok := keyOf(key); kind == resource.KindGlobalSecret && !ok && key != AdminTokenKey && !holdsMeshAuthority(key) {
 				continue // a secret that is not a key is content
 			}
 			before := merged[key]
@@ -99,6 +101,11 @@ func (c *Carried) count(before, r *resource.Resource) {
 	case IsSigningKey(key):
 		c.Keys++
 	}
+}
+
+// holdsMeshAuthority reports whether a resource holds the certificate authority of a mesh.
+func holdsMeshAuthority(key resource.Key) bool {
+	return key.Kind == resource.KindGlobalSecret && strings.HasPrefix(key.Name, meshAuthorityPrefix)
 }
 
 // keyOf returns the id of the signing key that a resource holds a half of.

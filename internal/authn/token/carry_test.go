@@ -130,3 +130,20 @@ func TestTheRotationSurvivesARestore(t *testing.T) {
 		})
 	}
 }
+
+// The authority of a mesh is that of now: proxies have certificates of it. One that is not
+// there any more comes back, and another secret is content.
+func TestTheAuthoritiesOfMeshesSurviveARestore(t *testing.T) {
+	secret := func(name, data string) *resource.Resource {
+		return resourcetest.Build(t, "GlobalSecret", "", name, `{"data": "`+data+`"}`)
+	}
+	at := func(mesh string) string { return token.MeshAuthorityKey(resource.MeshName(mesh)).Name }
+	s := store.New(store.DefaultOptions())
+	require.NoError(t, s.Apply(1, store.Txn{Ops: []store.Op{store.Put(secret(at("default"), "bm93")), store.Put(secret("s", "bm93"))}}).Err)
+	merged, _ := token.Carry(s.View(), []*resource.Resource{secret(at("default"), "dGhlbg=="), secret(at("other"), "dGhlbg=="), secret("s", "dGhlbg==")})
+	data := map[string]string{}
+	for _, r := range merged {
+		data[r.Key().Name] = string(r.Spec().(*resource.Secret).Bytes())
+	}
+	require.Equal(t, map[string]string{at("default"): "now", at("other"): "then", "s": "then"}, data)
+}

@@ -137,7 +137,13 @@ func (c *Server) openNode(ctx context.Context, s *store.Store) error {
 		merged, carried := token.Carry(running, saved)
 		return merged, consensus.KeptTrust(carried)
 	}
-	config.KeepOwn = token.CarryOwn
+	config.Zone = c.cfg.Zone
+	config.KeepOwn = func(running *store.View, saved []*resource.Resource) []*resource.Resource {
+		if saved = token.CarryOwn(running, saved); c.hooks.KeepOnRestore != nil {
+			saved = c.hooks.KeepOnRestore(running, saved)
+		}
+		return saved
+	}
 	config.LeaderTimeout = leaderTimeout
 	config.Register, config.GossipKeys, config.Events.Members = &c.servers, c.gossipKeysInUse, c.notifyMembers
 	config.Events.LeaderChanged = func(leading bool) {

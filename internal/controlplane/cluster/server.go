@@ -19,11 +19,13 @@ import (
 	"meridian/internal/controlplane"
 	"meridian/internal/gossip"
 	"meridian/internal/pki"
+	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/store"
 )
 
-// Hooks are what the servers of a kind of control plane add. All are required.
+// Hooks are what the servers of a kind of control plane add. All are required unless they say
+// otherwise.
 type Hooks struct {
 	// Bootstrap is what the control plane begins with; the leader writes it.
 	Bootstrap func() controlplane.Bootstrap
@@ -45,6 +47,9 @@ type Hooks struct {
 	Unconfirmed func(ctx context.Context, trusted string) []*meridianv1.RotateCAMissing
 	// WayToGlobal says how this server of a zone reaches the global; nil where it has none.
 	WayToGlobal func() (*meridianv1.GlobalAccess, error)
+	// KeepOnRestore returns the resources of a backup with those of the running state that no
+	// restore changes; nil where there are none.
+	KeepOnRestore func(running *store.View, saved []*resource.Resource) []*resource.Resource
 	// KeepWayToGlobal keeps what another server says of it (Config.InheritsGlobal).
 	KeepWayToGlobal func(*meridianv1.GlobalAccess) error
 }

@@ -2,9 +2,11 @@ package dataplane
 
 import (
 	"maps"
+	"slices"
 
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
+	"meridian/internal/store"
 )
 
 // errCutOff ends the streams of proxies while the server cannot write. It has the reason of
@@ -61,6 +63,24 @@ func (d *Service) Adopt() {
 			d.startGraceLocked(r.Key())
 		}
 	}
+}
+
+// KeepRegistrations returns the resources of a backup with the registrations of the running
+// state in place of its own: those are of the proxies that are there now, whatever is restored.
+// Where meshes are stored beside them, those without a mesh in the backup go.
+func KeepRegistrations(running *store.View, saved []*resource.Resource, meshesElsewhere bool) []*resource.Resource {
+	all := slices.DeleteFunc(slices.Clone(saved), func(r *resource.Resource) bool { return r.Key().Kind == resource.KindDataplane && byProxy(r) })
+	there := map[resource.Key]bool{}
+	for _, r := range all {
+		there[r.Key()] = true
+	}
+	for r := range running.List(resource.KindDataplane, "") {
+		key := r.Key()
+		if byProxy(r) && !there[key] && (meshesElsewhere || there[resource.Key{Kind: resource.KindMesh, Name: string(key.Mesh)}]) {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 // Suspend has proxies go to other servers while this one is cut off from those: it cannot

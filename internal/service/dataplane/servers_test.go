@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"meridian/internal/policy"
+	"meridian/internal/resource"
+	"meridian/internal/resource/resourcetest"
+	"meridian/internal/store"
 	"meridian/internal/turns"
 )
 
@@ -243,4 +247,33 @@ func TestServersCountAllThatIsLeft(t *testing.T) {
 		all, applied := p.b.service.Left()
 		require.Equal(t, []int{3, 1}, []int{all, applied})
 	})
+}
+
+// A restore leaves registrations as they are: they are of the proxies that are there. What
+// operators applied is restored.
+func TestARestoreKeepsRegistrations(t *testing.T) {
+	registered := func(name string) *resource.Resource {
+		r := resourcetest.Build(t, "Dataplane", "default", name, dataplaneSpec("web"))
+		return r.WithMeta(resource.Meta{Key: r.Key(), Labels: map[string]string{LabelRegisteredBy: ByProxy}})
+	}
+	applied := func(name string) *resource.Resource {
+		return resourcetest.Build(t, "Dataplane", "default", name, dataplaneSpec("web"))
+	}
+	mesh := resourcetest.Build(t, "Mesh", "", "default", "{}")
+	s := store.New(store.DefaultOptions())
+	require.NoError(t, s.Apply(1, store.Txn{Ops: []store.Op{
+		store.Put(mesh), store.Put(registered("now")), store.Put(registered("both")), store.Put(applied("applied-since")),
+	}}).Err)
+	names := func(all []*resource.Resource) (names []string) {
+		for _, r := range all {
+			names = append(names, r.Key().Name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	saved := []*resource.Resource{registered("then"), applied("both"), applied("applied")}
+	require.Equal(t, []string{"applied", "both", "now"}, names(KeepRegistrations(s.View(), saved, true)))
+	require.Equal(t, []string{"applied", "both"}, names(KeepRegistrations(s.View(), saved, false)), "its mesh is not there any more")
+	require.Equal(t, []string{"applied", "both", "default", "now"}, names(KeepRegistrations(s.View(), append(saved, mesh), false)))
+	require.Len(t, saved, 3)
 }
