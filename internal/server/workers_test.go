@@ -32,7 +32,7 @@ func TestWorkers(t *testing.T) {
 		synctest.Wait()
 		require.EqualValues(t, maxIdleWorkers, w.idle.Load(), "no more than these wait")
 
-		time.Sleep(workerPatience) // of the bubble
+		<-time.After(workerPatience) // of the bubble
 		synctest.Wait()
 		require.Zero(t, w.idle.Load(), "nothing came")
 		w.do(func() { ran++ })
