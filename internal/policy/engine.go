@@ -35,6 +35,14 @@ type Adviser interface {
 	Advise(view View, r *resource.Resource) []resource.Problem
 }
 
+// Warner is an Adviser that can leave out the notes, and what they take to find: those of
+// policies that tie take a look at others.
+type Warner interface {
+	Adviser
+	// Warnings reports what Advise does, but for notes.
+	Warnings(view View, r *resource.Resource) []resource.Problem
+}
+
 // Judge is an Adviser that knows conditions of stored policies that only what stands
 // around them shows.
 type Judge interface {

@@ -53,16 +53,25 @@ func Standing(view View, r *resource.Resource, surveyors ...Surveyor) (always, f
 	warns := func(p resource.Problem) bool { return p.Severity == resource.Warning }
 	always = filter(problems, warns)
 	for _, s := range surveyors {
-		always = append(always, filter(s.Survey(withoutDataplanes{view}).Advise(view, r), warns)...)
+		always = append(always, filter(warningsOf(s.Survey(withoutDataplanes{view}), view, r), warns)...)
 	}
 	for _, s := range surveyors {
 		adviser := s.Survey(view)
-		fleet = append(fleet, filter(adviser.Advise(view, r), func(p resource.Problem) bool { return warns(p) && !slices.Contains(always, p) })...)
+		fleet = append(fleet, filter(warningsOf(adviser, view, r), func(p resource.Problem) bool { return warns(p) && !slices.Contains(always, p) })...)
 		if judge, ok := adviser.(Judge); ok {
 			conditions = append(conditions, judge.Conditions(r)...)
 		}
 	}
 	return always, fleet, conditions
+}
+
+// warningsOf is what an adviser says of a resource, without notes where it can leave them
+// out.
+func warningsOf(a Adviser, view View, r *resource.Resource) []resource.Problem {
+	if w, ok := a.(Warner); ok {
+		return w.Warnings(view, r)
+	}
+	return a.Advise(view, r)
 }
 
 func filter(all []resource.Problem, keep func(resource.Problem) bool) []resource.Problem {

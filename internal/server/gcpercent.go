@@ -22,6 +22,12 @@ const (
 	// percentHuge is that of a busy server with more than maxHeap alive, which cannot be
 	// bounded by it: to collect a large heap more often takes more time than it is worth.
 	percentHuge = 50
+	// startGarbage is how much garbage a server with a large heap may have while it starts,
+	// in bytes, as far as percentMost allows: to read a million resources takes many times
+	// their memory, and each collection on the way marks all that were read so far.
+	startGarbage = 512 << 20
+	// startFor bounds how long a start takes that is not followed by an idle time.
+	startFor = time.Minute
 	// percentStep is by how much the value changes at least: setting it stops the world.
 	percentStep = 5
 	// largeHeap is a large heap, in live bytes.
@@ -72,6 +78,8 @@ type gcPercent struct {
 	garbage bool      // it was busy, and its memory has not been released since
 	// frequent is for how many seconds in turn it collected often, until it is idle.
 	frequent int
+	// began is when the server was started; zero once it has been idle, or busy for startFor.
+	began time.Time
 }
 
 // lasting is after how many seconds of frequent collections a small heap may have more
@@ -79,7 +87,7 @@ type gcPercent struct {
 const lasting = 2
 
 func newGCPercent(set func(int), release func(), now time.Time) *gcPercent {
-	p := &gcPercent{set: set, release: release, percent: percentBusy, busy: now, garbage: true}
+	p := &gcPercent{set: set, release: release, percent: percentBusy, busy: now, garbage: true, began: now}
 	set(p.percent)
 	return p
 }
@@ -96,6 +104,9 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 		p.busy, p.garbage = now, true
 	}
 	idle := now.Sub(p.busy) >= idleAfter
+	if idle || now.Sub(p.began) > startFor {
+		p.began = time.Time{}
+	}
 	switch {
 	case idle:
 		p.frequent = 0
@@ -108,15 +119,16 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 	switch {
 	case large && idle:
 		percent = percentLarge
+	case large && !p.began.IsZero():
+		percent = max(percentOf(startGarbage, live, percentMost), percentHuge)
 	case live >= maxHeap:
 		percent = percentHuge
 	case large:
-		garbage := maxHeap - min(live, maxHeap)
-		percent = min(max(int(garbage*100/live)/percentStep*percentStep, percentLarge), percentMost) //nolint:gosec // at most 300
+		percent = max(percentOf(maxHeap-min(live, maxHeap), live, percentMost), percentLarge)
 	case idle:
 		percent = percentIdle
 	case p.frequent >= lasting && live > 0:
-		percent = min(max(int(smallGarbage*100/live)/percentStep*percentStep, percentBusy), percentSmall) //nolint:gosec // at most 9.6e9
+		percent = max(percentOf(smallGarbage, live, percentSmall), percentBusy)
 	}
 	if percent != p.percent { // setting it stops the world
 		p.percent = percent
@@ -128,4 +140,9 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 		p.garbage = false
 		p.release()
 	}
+}
+
+// percentOf is as much garbage, in percent of what is alive, at most so much.
+func percentOf(garbage, live uint64, most int) int {
+	return min(int(garbage*100/live)/percentStep*percentStep, most) //nolint:gosec // at most 9.6e9
 }

@@ -89,3 +89,36 @@ func TestGCPercentOfASmallBusyHeap(t *testing.T) {
 	second(32<<20, 6)
 	require.Equal(t, percentBusy, percent, "it begins anew")
 }
+
+// A server that starts may have more garbage, until it is idle for the first time, or a
+// minute has passed: it allocates much more than it keeps.
+func TestGCPercentOfAStart(t *testing.T) {
+	for _, c := range []struct {
+		live    uint64
+		percent int
+	}{{largeHeap - 1, percentBusy}, {largeHeap, percentMost}, {400 << 20, 125}, {800 << 20, 60}, {2 << 30, percentHuge}} {
+		now := time.Unix(0, 0)
+		p := newGCPercent(func(int) {}, func() {}, now)
+		cycles := uint64(0)
+		busy := func(seconds int) {
+			for range seconds {
+				now, cycles = now.Add(time.Second), cycles+2
+				p.observe(c.live, cycles, now)
+			}
+		}
+		busy(1)
+		require.Equal(t, c.percent, p.percent, "%d bytes", c.live)
+		busy(50)
+		require.Equal(t, c.percent, p.percent, "%d bytes", c.live)
+		busy(10)
+		after := p.percent
+		require.LessOrEqual(t, after, c.percent, "%d bytes: not for long", c.live)
+
+		q := newGCPercent(func(int) {}, func() {}, now)
+		q.observe(c.live, 2, now.Add(time.Second))
+		require.Equal(t, c.percent, q.percent)
+		q.observe(c.live, 2, now.Add(10*time.Second)) // idle
+		q.observe(c.live, 4, now.Add(11*time.Second))
+		require.Equal(t, after, q.percent, "%d bytes: the start is over", c.live)
+	}
+}

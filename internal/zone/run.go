@@ -120,11 +120,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger, hangups <-chan os.Si
 // localOptions are those of the store of what a zone owns.
 func localOptions(federated bool) store.Options {
 	options := store.DefaultOptions()
-	options.Terms = engines.Terms
 	if federated {
 		options.ExternalMeshes = true
 		options.History.MaxBytes = localHistory
+		return options
 	}
+	options.Terms = engines.Terms
 	return options
 }
 
@@ -141,9 +142,8 @@ func (z *zone) Open(ctx context.Context) error {
 	}
 	keys := token.RingConfig{Zone: z.cfg.Name}
 	if z.cfg.federated() {
-		options := store.DefaultOptions()
-		options.Terms = engines.Terms
-		z.globalStore = store.New(options)
+		// Without terms: what ties with a policy is told on the global, where it is written.
+		z.globalStore = store.New(store.DefaultOptions())
 		keys.Global = z.globalStore.View
 	}
 	if err := z.openRecords(keys); err != nil {

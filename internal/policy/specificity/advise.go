@@ -41,7 +41,16 @@ func (Engine) Survey(view policy.View) policy.Adviser {
 // Advise implements policy.Adviser: backends that the Mesh does not define (§1.4),
 // selectors that match nothing (§3.2), policies that are equally specific (§3.4), and a
 // mesh that denies every connection.
-func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem {
+func (s *survey) Advise(view policy.View, r *resource.Resource) []resource.Problem {
+	report := &resource.Report{Problems: s.Warnings(view, r)}
+	if d, ok := resource.Describe(r.Key().Kind); ok && d.Class == resource.SourceDestination {
+		s.tie(report, r)
+	}
+	return report.Problems
+}
+
+// Warnings implements policy.Warner: everything but the policies that are equally specific.
+func (s *survey) Warnings(_ policy.View, r *resource.Resource) []resource.Problem {
 	report := &resource.Report{}
 	if mesh, ok := s.view.Get(resource.Key{Kind: resource.KindMesh, Name: string(r.Key().Mesh)}); ok {
 		if referrer, ok := r.Spec().(resource.BackendReferrer); ok {
@@ -53,7 +62,6 @@ func (s *survey) Advise(_ policy.View, r *resource.Resource) []resource.Problem 
 	}
 	if d, ok := resource.Describe(r.Key().Kind); ok && d.Class == resource.SourceDestination {
 		s.selectsNothing(report, r)
-		s.tie(report, r)
 	}
 	return report.Problems
 }

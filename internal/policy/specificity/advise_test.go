@@ -2,6 +2,7 @@ package specificity_test
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"time"
@@ -218,6 +219,31 @@ func TestAdviceAboutSelectorsThatMatchNothing(t *testing.T) {
 			require.Len(t, fleet, len(tc.want))
 		})
 	}
+}
+
+// apart is a view that is not to be searched for what ties.
+type apart struct {
+	policy.View
+	t *testing.T
+}
+
+func (v apart) ListBy(resource.Kind, resource.MeshName, string) (iter.Seq[*resource.Resource], bool) {
+	v.t.Error("what ties was looked for")
+	return nil, false
+}
+
+// What is warned of a stored policy needs no look at those that tie with it: a zone, which
+// has no index of them, answers without making one.
+func TestStandingLooksForNoTies(t *testing.T) {
+	w := newWorld()
+	w.put(t, "Mesh", "", "m", `{}`, time.Time{})
+	const spec = `{"sources":[{"match":{"kuma.io/service":"web"}}],"destinations":[{"match":{"kuma.io/service":"api"}}],"conf":{"connectTimeout":"5s"}}`
+	p := w.put(t, "Timeout", "m", "p", spec, time.Time{})
+	w.put(t, "Timeout", "m", "q", spec, time.Time{})
+	require.NotEmpty(t, policytest.Lint(t, w.View(), []*resource.Resource{w.Resources[p]}, specificityEngine), "they tie")
+	always, fleet, _ := policy.Standing(apart{w.View(), t}, w.Resources[p], specificityEngine)
+	require.Empty(t, always)
+	require.Empty(t, fleet)
 }
 
 // What is only tried is not in effect: it ties with nothing that is, and a mesh in which
