@@ -35,8 +35,10 @@ func TestAuditList(t *testing.T) {
 				Records: []*meridianv1.AuditRecord{{Server: "global-1", Json: []byte(first)}}, NextPageToken: "next", Incomplete: []*meridianv1.AuditAbsence{west},
 			}
 		}
-		return &meridianv1.ListAuditResponse{Records: []*meridianv1.AuditRecord{{Zone: "east", Json: []byte(second)}, {Zone: "south", Server: "two", Json: []byte(second)}},
-			Incomplete: []*meridianv1.AuditAbsence{west, {Zone: "south", Server: "three", Reason: "gone"}}}
+		return &meridianv1.ListAuditResponse{
+			Records:    []*meridianv1.AuditRecord{{Zone: "east", Json: []byte(second)}, {Zone: "south", Server: "two", Json: []byte(second)}},
+			Incomplete: []*meridianv1.AuditAbsence{west, {Zone: "south", Server: "three", Reason: "gone"}},
+		}
 	}
 	out := h.run("audit", "list", "--user", "alice", "--since", "1h", "--kind", "timeouts", "--name", "t", "--verdict", "allowed")
 	require.Equal(t, exit.OK, out.code)

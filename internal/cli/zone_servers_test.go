@@ -13,8 +13,14 @@ import (
 // zone, where the zone is named.
 func TestServersOfAZone(t *testing.T) {
 	for _, args := range [][]string{
-		{"generate", "server-token", "--valid-for", "1h"}, {"cluster", "members"}, {"cluster", "leader"}, {"cluster", "transfer-leadership", "g2"},
-		{"cluster", "remove", "g3"}, {"cluster", "snapshot", "save", t.TempDir() + "/saved"}, {"cluster", "rotate-ca", "start"}, {"cluster", "rotate-ca", "status"},
+		{"generate", "server-token", "--valid-for", "1h"},
+		{"cluster", "members"},
+		{"cluster", "leader"},
+		{"cluster", "transfer-leadership", "g2"},
+		{"cluster", "remove", "g3"},
+		{"cluster", "snapshot", "save", t.TempDir() + "/saved"},
+		{"cluster", "rotate-ca", "start"},
+		{"cluster", "rotate-ca", "status"},
 	} {
 		h := newHarness(t)
 		h.server.AllMembers, h.server.Snapshots = threeServers(), &clitest.Snapshots{}

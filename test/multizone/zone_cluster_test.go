@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -183,6 +184,18 @@ func TestAZoneOfThreeServers(t *testing.T) {
 		require.Contains(t, p.must("inspect", "dataplane", "web-1"), "TrafficRoute  first   rev ", p.name)
 	}
 	global.must("delete", "traffic-route", "first")
+
+	// A wait that is asked of one server is for the proxies of all.
+	more := strings.ReplaceAll(strings.ReplaceAll(backend, "backend-1", "backend-2"), "127.0.0.1", "127.0.0.2")
+	require.NoError(t, client.process.Process.Signal(syscall.SIGSTOP)) // it is at three
+	r = two.commandWith(more, "apply", "-f", "-", "--wait=enforced", "--timeout", "2s")
+	require.Equal(t, 6, r.code, r.stderr)
+	require.Contains(t, r.stderr, "web-1 in mesh default: pending")
+	require.NotContains(t, r.stderr, "web-0", "that has accepted it")
+	require.NoError(t, client.process.Process.Signal(syscall.SIGCONT))
+	two.mustWith(strings.ReplaceAll(more, "127.0.0.2", "127.0.0.3"), "apply", "-f", "-", "--wait=enforced")
+	two.must("delete", "dataplane", "backend-2")
+	require.Contains(t, one.command("proxy", "status", "web-1").stdout, "SYNCED")
 
 	load := traffic.New(t)
 	load.Worker(func() error {

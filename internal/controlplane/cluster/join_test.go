@@ -317,8 +317,8 @@ func TestBundlesOfOtherControlPlanes(t *testing.T) {
 	require.Len(t, h.asked, 1)
 }
 
-// A server of a zone that is not told how to reach the global takes it from the one that lets
-// it in, before it notes that it was let in: the token is good for another attempt. It does
+// A server of a zone that is not told how to reach the global takes it from the one that accepts
+// it, before it notes that it was accepted: the token is good for another attempt. It does
 // not ask for what it is told.
 func TestTheWayToTheGlobalIsInherited(t *testing.T) {
 	h := newHost(t, nil)

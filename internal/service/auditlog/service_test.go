@@ -89,7 +89,8 @@ func TestRecordsOfAllServersAreInOrder(t *testing.T) {
 func TestRecordsOfAZoneOfSeveralServers(t *testing.T) {
 	one, two := logOf(1, 4, 4, 9), logOf(1, 4, 8)
 	servers := []Source{
-		{Zone: "east", Server: "one", Ask: Local(one)}, {Zone: "east", Server: "two", Ask: Local(two)},
+		{Zone: "east", Server: "one", Ask: Local(one)},
+		{Zone: "east", Server: "two", Ask: Local(two)},
 		{Zone: "east", Server: "three", Ask: func(context.Context, *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
 			return nil, errors.New("away")
 		}},
