@@ -93,8 +93,7 @@ func TestProxiesAreTold(t *testing.T) {
 			require.NoError(t, err)
 			return release
 		}
-		releaseA := hold("a")
-		hold("b")
+		releaseA, releaseB := hold("a"), hold("b")
 		ctx, stop := context.WithCancel(t.Context())
 		stream := &toldStream{ctx: ctx, sent: make(chan *peerv1.ProxiesResponse, 1000)}
 		ended := make(chan error, 1)
@@ -130,6 +129,10 @@ func TestProxiesAreTold(t *testing.T) {
 		require.False(t, later["c"].GetGone())
 		hold("a")
 		require.Contains(t, told(reviewInterval), "a")
+		releaseB()
+		require.True(t, told(reviewInterval)["b"].GetGone())
+		hold("b")
+		require.False(t, told(reviewInterval)["b"].GetCertified(), "it has to get another certificate first")
 		require.Empty(t, told(2*repeatInterval), "also when all are looked at")
 		stop()
 		require.NoError(t, <-ended)
