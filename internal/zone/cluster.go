@@ -116,11 +116,14 @@ func (z *zone) auditSources(context.Context) (sources []auditlog.Source, absent 
 		sources = append(sources, auditlog.Source{Zone: z.cfg.Name, Server: p.Name, Ask: func(ctx context.Context, q *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
 			ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 			defer cancel()
-			page, err := client.ListAudit(ctx, q)
-			if err != nil {
+			response, err := client.AuditRecords(ctx, &peerv1.AuditRecordsRequest{Query: q})
+			switch {
+			case ctx.Err() != nil:
+				return nil, fmt.Errorf("no answer within %s", auditTimeout)
+			case err != nil:
 				return nil, errors.New(cluster.DescribeError(err))
 			}
-			return page, nil
+			return response.GetPage(), nil
 		}})
 	}
 	return sources, absent
@@ -138,12 +141,13 @@ func (z *zone) auditAnswer() func(context.Context, []byte) ([]byte, error) {
 	return auditlog.AnswerZone(auditlog.Together(z.auditSources))
 }
 
-// ListAudit returns records of this server.
-func (o *otherServers) ListAudit(ctx context.Context, req *peerv1.ListAuditRequest) (*peerv1.ListAuditResponse, error) {
+// AuditRecords returns records of this server.
+func (o *otherServers) AuditRecords(ctx context.Context, req *peerv1.AuditRecordsRequest) (*peerv1.AuditRecordsResponse, error) {
 	if !o.assembled.Load() {
 		return nil, errStarting
 	}
-	return auditlog.Local(o.zone.Audit.List)(ctx, req)
+	page, err := auditlog.Local(o.zone.Audit.List)(ctx, req.GetQuery())
+	return &peerv1.AuditRecordsResponse{Page: page}, err
 }
 
 // serverOfSeveral is the name of this server in a zone of several, empty in a zone of one.

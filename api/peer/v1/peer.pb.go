@@ -3165,6 +3165,94 @@ func (x *ProxyBehind) GetState() string {
 	return ""
 }
 
+type AuditRecordsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Query         *ListAuditRequest      `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRecordsRequest) Reset() {
+	*x = AuditRecordsRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRecordsRequest) ProtoMessage() {}
+
+func (x *AuditRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRecordsRequest.ProtoReflect.Descriptor instead.
+func (*AuditRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *AuditRecordsRequest) GetQuery() *ListAuditRequest {
+	if x != nil {
+		return x.Query
+	}
+	return nil
+}
+
+type AuditRecordsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *ListAuditResponse     `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRecordsResponse) Reset() {
+	*x = AuditRecordsResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRecordsResponse) ProtoMessage() {}
+
+func (x *AuditRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRecordsResponse.ProtoReflect.Descriptor instead.
+func (*AuditRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *AuditRecordsResponse) GetPage() *ListAuditResponse {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
 type WayToGlobalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3173,7 +3261,7 @@ type WayToGlobalRequest struct {
 
 func (x *WayToGlobalRequest) Reset() {
 	*x = WayToGlobalRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3185,7 +3273,7 @@ func (x *WayToGlobalRequest) String() string {
 func (*WayToGlobalRequest) ProtoMessage() {}
 
 func (x *WayToGlobalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3198,7 +3286,7 @@ func (x *WayToGlobalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WayToGlobalRequest.ProtoReflect.Descriptor instead.
 func (*WayToGlobalRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
 }
 
 type WayToGlobalResponse struct {
@@ -3211,7 +3299,7 @@ type WayToGlobalResponse struct {
 
 func (x *WayToGlobalResponse) Reset() {
 	*x = WayToGlobalResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3311,7 @@ func (x *WayToGlobalResponse) String() string {
 func (*WayToGlobalResponse) ProtoMessage() {}
 
 func (x *WayToGlobalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3324,7 @@ func (x *WayToGlobalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WayToGlobalResponse.ProtoReflect.Descriptor instead.
 func (*WayToGlobalResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WayToGlobalResponse) GetGlobal() *v1.GlobalAccess {
@@ -3254,7 +3342,7 @@ type ServerAuthoritiesRequest struct {
 
 func (x *ServerAuthoritiesRequest) Reset() {
 	*x = ServerAuthoritiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3354,7 @@ func (x *ServerAuthoritiesRequest) String() string {
 func (*ServerAuthoritiesRequest) ProtoMessage() {}
 
 func (x *ServerAuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3367,7 @@ func (x *ServerAuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerAuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*ServerAuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{50}
 }
 
 type ServerAuthoritiesResponse struct {
@@ -3293,7 +3381,7 @@ type ServerAuthoritiesResponse struct {
 
 func (x *ServerAuthoritiesResponse) Reset() {
 	*x = ServerAuthoritiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[49]
+	mi := &file_peer_v1_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3305,7 +3393,7 @@ func (x *ServerAuthoritiesResponse) String() string {
 func (*ServerAuthoritiesResponse) ProtoMessage() {}
 
 func (x *ServerAuthoritiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[49]
+	mi := &file_peer_v1_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3318,7 +3406,7 @@ func (x *ServerAuthoritiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerAuthoritiesResponse.ProtoReflect.Descriptor instead.
 func (*ServerAuthoritiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ServerAuthoritiesResponse) GetTrusted() string {
@@ -3343,7 +3431,7 @@ type ProxiesRequest struct {
 
 func (x *ProxiesRequest) Reset() {
 	*x = ProxiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[50]
+	mi := &file_peer_v1_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +3443,7 @@ func (x *ProxiesRequest) String() string {
 func (*ProxiesRequest) ProtoMessage() {}
 
 func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[50]
+	mi := &file_peer_v1_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +3456,7 @@ func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{52}
 }
 
 // EnforcedRequest is about one policy or, without a name, all policies of a kind, in one
@@ -3390,7 +3478,7 @@ type EnforcedRequest struct {
 
 func (x *EnforcedRequest) Reset() {
 	*x = EnforcedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[51]
+	mi := &file_peer_v1_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3490,7 @@ func (x *EnforcedRequest) String() string {
 func (*EnforcedRequest) ProtoMessage() {}
 
 func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[51]
+	mi := &file_peer_v1_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3503,7 @@ func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedRequest.ProtoReflect.Descriptor instead.
 func (*EnforcedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *EnforcedRequest) GetKind() string {
@@ -3470,7 +3558,7 @@ type EnforcedResponse struct {
 
 func (x *EnforcedResponse) Reset() {
 	*x = EnforcedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[52]
+	mi := &file_peer_v1_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3482,7 +3570,7 @@ func (x *EnforcedResponse) String() string {
 func (*EnforcedResponse) ProtoMessage() {}
 
 func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[52]
+	mi := &file_peer_v1_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3495,7 +3583,7 @@ func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedResponse.ProtoReflect.Descriptor instead.
 func (*EnforcedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *EnforcedResponse) GetPolicies() []*PolicyEnforcement {
@@ -3530,7 +3618,7 @@ type PolicyEnforcement struct {
 
 func (x *PolicyEnforcement) Reset() {
 	*x = PolicyEnforcement{}
-	mi := &file_peer_v1_peer_proto_msgTypes[53]
+	mi := &file_peer_v1_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3542,7 +3630,7 @@ func (x *PolicyEnforcement) String() string {
 func (*PolicyEnforcement) ProtoMessage() {}
 
 func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[53]
+	mi := &file_peer_v1_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3555,7 +3643,7 @@ func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyEnforcement.ProtoReflect.Descriptor instead.
 func (*PolicyEnforcement) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PolicyEnforcement) GetPolicy() *Key {
@@ -3609,7 +3697,7 @@ type ProxiesResponse struct {
 
 func (x *ProxiesResponse) Reset() {
 	*x = ProxiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[54]
+	mi := &file_peer_v1_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3621,7 +3709,7 @@ func (x *ProxiesResponse) String() string {
 func (*ProxiesResponse) ProtoMessage() {}
 
 func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[54]
+	mi := &file_peer_v1_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3634,7 +3722,7 @@ func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ProxiesResponse) GetProxies() []*ProxyReport {
@@ -3669,7 +3757,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[55]
+	mi := &file_peer_v1_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3681,7 +3769,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[55]
+	mi := &file_peer_v1_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3694,7 +3782,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ProxyReport) GetMesh() string {
@@ -3785,7 +3873,7 @@ type IdentitiesRequest struct {
 
 func (x *IdentitiesRequest) Reset() {
 	*x = IdentitiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[56]
+	mi := &file_peer_v1_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3797,7 +3885,7 @@ func (x *IdentitiesRequest) String() string {
 func (*IdentitiesRequest) ProtoMessage() {}
 
 func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[56]
+	mi := &file_peer_v1_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3810,7 +3898,7 @@ func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesRequest.ProtoReflect.Descriptor instead.
 func (*IdentitiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{56}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *IdentitiesRequest) GetMesh() string {
@@ -3840,7 +3928,7 @@ type IdentitiesResponse struct {
 
 func (x *IdentitiesResponse) Reset() {
 	*x = IdentitiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[57]
+	mi := &file_peer_v1_peer_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3852,7 +3940,7 @@ func (x *IdentitiesResponse) String() string {
 func (*IdentitiesResponse) ProtoMessage() {}
 
 func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[57]
+	mi := &file_peer_v1_peer_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3865,7 +3953,7 @@ func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesResponse.ProtoReflect.Descriptor instead.
 func (*IdentitiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{57}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *IdentitiesResponse) GetConnected() uint64 {
@@ -4126,7 +4214,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06behind\x18\x01 \x03(\v2\x1d.meridian.peer.v1.ProxyBehindR\x06behind\"X\n" +
 	"\vProxyBehind\x123\n" +
 	"\tdataplane\x18\x01 \x01(\v2\x15.meridian.peer.v1.KeyR\tdataplane\x12\x14\n" +
-	"\x05state\x18\x02 \x01(\tR\x05state\"\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\"O\n" +
+	"\x13AuditRecordsRequest\x128\n" +
+	"\x05query\x18\x01 \x01(\v2\".meridian.peer.v1.ListAuditRequestR\x05query\"O\n" +
+	"\x14AuditRecordsResponse\x127\n" +
+	"\x04page\x18\x01 \x01(\v2#.meridian.peer.v1.ListAuditResponseR\x04page\"\x14\n" +
 	"\x12WayToGlobalRequest\"H\n" +
 	"\x13WayToGlobalResponse\x121\n" +
 	"\x06global\x18\x01 \x01(\v2\x19.meridian.v1.GlobalAccessR\x06global\"\x1a\n" +
@@ -4193,7 +4285,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03Ask\x12\x1c.meridian.peer.v1.AskRequest\x1a\x1d.meridian.peer.v1.AskResponse\x12Z\n" +
 	"\vWaitApplied\x12$.meridian.peer.v1.WaitAppliedRequest\x1a%.meridian.peer.v1.WaitAppliedResponse\x12Z\n" +
 	"\vAuthorities\x12$.meridian.peer.v1.AuthoritiesRequest\x1a%.meridian.peer.v1.AuthoritiesResponse\x12T\n" +
-	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\xd3\x05\n" +
+	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse2\xdc\x05\n" +
 	"\fProxyService\x12P\n" +
 	"\aProxies\x12 .meridian.peer.v1.ProxiesRequest\x1a!.meridian.peer.v1.ProxiesResponse0\x01\x12W\n" +
 	"\n" +
@@ -4201,8 +4293,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x11ServerAuthorities\x12*.meridian.peer.v1.ServerAuthoritiesRequest\x1a+.meridian.peer.v1.ServerAuthoritiesResponse\x12D\n" +
 	"\aInspect\x12\x1b.meridian.v1.InspectRequest\x1a\x1c.meridian.v1.InspectResponse\x12Q\n" +
 	"\bEnforced\x12!.meridian.peer.v1.EnforcedRequest\x1a\".meridian.peer.v1.EnforcedResponse\x12_\n" +
-	"\fAwaitProxies\x12%.meridian.peer.v1.AwaitProxiesRequest\x1a&.meridian.peer.v1.AwaitProxiesResponse0\x01\x12T\n" +
-	"\tListAudit\x12\".meridian.peer.v1.ListAuditRequest\x1a#.meridian.peer.v1.ListAuditResponse\x12Z\n" +
+	"\fAwaitProxies\x12%.meridian.peer.v1.AwaitProxiesRequest\x1a&.meridian.peer.v1.AwaitProxiesResponse0\x01\x12]\n" +
+	"\fAuditRecords\x12%.meridian.peer.v1.AuditRecordsRequest\x1a&.meridian.peer.v1.AuditRecordsResponse\x12Z\n" +
 	"\vWayToGlobal\x12$.meridian.peer.v1.WayToGlobalRequest\x1a%.meridian.peer.v1.WayToGlobalResponseB\x1dZ\x1bmeridian/api/peer/v1;peerv1b\x06proto3"
 
 var (
@@ -4217,7 +4309,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
@@ -4265,25 +4357,27 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*AwaitProxiesRequest)(nil),        // 43: meridian.peer.v1.AwaitProxiesRequest
 	(*AwaitProxiesResponse)(nil),       // 44: meridian.peer.v1.AwaitProxiesResponse
 	(*ProxyBehind)(nil),                // 45: meridian.peer.v1.ProxyBehind
-	(*WayToGlobalRequest)(nil),         // 46: meridian.peer.v1.WayToGlobalRequest
-	(*WayToGlobalResponse)(nil),        // 47: meridian.peer.v1.WayToGlobalResponse
-	(*ServerAuthoritiesRequest)(nil),   // 48: meridian.peer.v1.ServerAuthoritiesRequest
-	(*ServerAuthoritiesResponse)(nil),  // 49: meridian.peer.v1.ServerAuthoritiesResponse
-	(*ProxiesRequest)(nil),             // 50: meridian.peer.v1.ProxiesRequest
-	(*EnforcedRequest)(nil),            // 51: meridian.peer.v1.EnforcedRequest
-	(*EnforcedResponse)(nil),           // 52: meridian.peer.v1.EnforcedResponse
-	(*PolicyEnforcement)(nil),          // 53: meridian.peer.v1.PolicyEnforcement
-	(*ProxiesResponse)(nil),            // 54: meridian.peer.v1.ProxiesResponse
-	(*ProxyReport)(nil),                // 55: meridian.peer.v1.ProxyReport
-	(*IdentitiesRequest)(nil),          // 56: meridian.peer.v1.IdentitiesRequest
-	(*IdentitiesResponse)(nil),         // 57: meridian.peer.v1.IdentitiesResponse
-	nil,                                // 58: meridian.peer.v1.PolicyEnforcement.LackingEntry
-	(*v1.ListAuditRequest)(nil),        // 59: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 60: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 61: meridian.v1.Quarantined
-	(*v1.GlobalAccess)(nil),            // 62: meridian.v1.GlobalAccess
-	(*v1.InspectRequest)(nil),          // 63: meridian.v1.InspectRequest
-	(*v1.InspectResponse)(nil),         // 64: meridian.v1.InspectResponse
+	(*AuditRecordsRequest)(nil),        // 46: meridian.peer.v1.AuditRecordsRequest
+	(*AuditRecordsResponse)(nil),       // 47: meridian.peer.v1.AuditRecordsResponse
+	(*WayToGlobalRequest)(nil),         // 48: meridian.peer.v1.WayToGlobalRequest
+	(*WayToGlobalResponse)(nil),        // 49: meridian.peer.v1.WayToGlobalResponse
+	(*ServerAuthoritiesRequest)(nil),   // 50: meridian.peer.v1.ServerAuthoritiesRequest
+	(*ServerAuthoritiesResponse)(nil),  // 51: meridian.peer.v1.ServerAuthoritiesResponse
+	(*ProxiesRequest)(nil),             // 52: meridian.peer.v1.ProxiesRequest
+	(*EnforcedRequest)(nil),            // 53: meridian.peer.v1.EnforcedRequest
+	(*EnforcedResponse)(nil),           // 54: meridian.peer.v1.EnforcedResponse
+	(*PolicyEnforcement)(nil),          // 55: meridian.peer.v1.PolicyEnforcement
+	(*ProxiesResponse)(nil),            // 56: meridian.peer.v1.ProxiesResponse
+	(*ProxyReport)(nil),                // 57: meridian.peer.v1.ProxyReport
+	(*IdentitiesRequest)(nil),          // 58: meridian.peer.v1.IdentitiesRequest
+	(*IdentitiesResponse)(nil),         // 59: meridian.peer.v1.IdentitiesResponse
+	nil,                                // 60: meridian.peer.v1.PolicyEnforcement.LackingEntry
+	(*v1.ListAuditRequest)(nil),        // 61: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 62: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 63: meridian.v1.Quarantined
+	(*v1.GlobalAccess)(nil),            // 64: meridian.v1.GlobalAccess
+	(*v1.InspectRequest)(nil),          // 65: meridian.v1.InspectRequest
+	(*v1.InspectResponse)(nil),         // 66: meridian.v1.InspectResponse
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
@@ -4305,72 +4399,74 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 16: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
 	18, // 17: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
 	18, // 18: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	59, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	61, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
 	30, // 20: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
 	32, // 21: meridian.peer.v1.ListAuditResponse.absent:type_name -> meridian.peer.v1.AbsentServer
 	34, // 22: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
 	36, // 23: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	60, // 24: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	62, // 24: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
 	37, // 25: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	60, // 26: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	61, // 27: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	62, // 26: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	63, // 27: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
 	34, // 28: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
 	36, // 29: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
 	45, // 30: meridian.peer.v1.AwaitProxiesResponse.behind:type_name -> meridian.peer.v1.ProxyBehind
 	2,  // 31: meridian.peer.v1.ProxyBehind.dataplane:type_name -> meridian.peer.v1.Key
-	62, // 32: meridian.peer.v1.WayToGlobalResponse.global:type_name -> meridian.v1.GlobalAccess
-	53, // 33: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
-	42, // 34: meridian.peer.v1.EnforcedResponse.fields:type_name -> meridian.peer.v1.UnenforcedField
-	2,  // 35: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
-	58, // 36: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
-	2,  // 37: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
-	2,  // 38: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
-	55, // 39: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
-	0,  // 40: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	14, // 41: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	16, // 42: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	19, // 43: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	21, // 44: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	23, // 45: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	25, // 46: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	33, // 47: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	38, // 48: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	40, // 49: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	27, // 50: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	29, // 51: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	50, // 52: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
-	56, // 53: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
-	48, // 54: meridian.peer.v1.ProxyService.ServerAuthorities:input_type -> meridian.peer.v1.ServerAuthoritiesRequest
-	63, // 55: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
-	51, // 56: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
-	43, // 57: meridian.peer.v1.ProxyService.AwaitProxies:input_type -> meridian.peer.v1.AwaitProxiesRequest
-	29, // 58: meridian.peer.v1.ProxyService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	46, // 59: meridian.peer.v1.ProxyService.WayToGlobal:input_type -> meridian.peer.v1.WayToGlobalRequest
-	1,  // 60: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	15, // 61: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	17, // 62: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	20, // 63: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	22, // 64: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	24, // 65: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	26, // 66: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	35, // 67: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	39, // 68: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	41, // 69: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	28, // 70: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	31, // 71: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	54, // 72: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
-	57, // 73: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
-	49, // 74: meridian.peer.v1.ProxyService.ServerAuthorities:output_type -> meridian.peer.v1.ServerAuthoritiesResponse
-	64, // 75: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
-	52, // 76: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
-	44, // 77: meridian.peer.v1.ProxyService.AwaitProxies:output_type -> meridian.peer.v1.AwaitProxiesResponse
-	31, // 78: meridian.peer.v1.ProxyService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	47, // 79: meridian.peer.v1.ProxyService.WayToGlobal:output_type -> meridian.peer.v1.WayToGlobalResponse
-	60, // [60:80] is the sub-list for method output_type
-	40, // [40:60] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	29, // 32: meridian.peer.v1.AuditRecordsRequest.query:type_name -> meridian.peer.v1.ListAuditRequest
+	31, // 33: meridian.peer.v1.AuditRecordsResponse.page:type_name -> meridian.peer.v1.ListAuditResponse
+	64, // 34: meridian.peer.v1.WayToGlobalResponse.global:type_name -> meridian.v1.GlobalAccess
+	55, // 35: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
+	42, // 36: meridian.peer.v1.EnforcedResponse.fields:type_name -> meridian.peer.v1.UnenforcedField
+	2,  // 37: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
+	60, // 38: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
+	2,  // 39: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
+	2,  // 40: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
+	57, // 41: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
+	0,  // 42: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	14, // 43: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	16, // 44: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	19, // 45: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	21, // 46: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	23, // 47: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	25, // 48: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	33, // 49: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	38, // 50: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	40, // 51: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	27, // 52: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	29, // 53: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	52, // 54: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
+	58, // 55: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
+	50, // 56: meridian.peer.v1.ProxyService.ServerAuthorities:input_type -> meridian.peer.v1.ServerAuthoritiesRequest
+	65, // 57: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
+	53, // 58: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
+	43, // 59: meridian.peer.v1.ProxyService.AwaitProxies:input_type -> meridian.peer.v1.AwaitProxiesRequest
+	46, // 60: meridian.peer.v1.ProxyService.AuditRecords:input_type -> meridian.peer.v1.AuditRecordsRequest
+	48, // 61: meridian.peer.v1.ProxyService.WayToGlobal:input_type -> meridian.peer.v1.WayToGlobalRequest
+	1,  // 62: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	15, // 63: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	17, // 64: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	20, // 65: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	22, // 66: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	24, // 67: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	26, // 68: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	35, // 69: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	39, // 70: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	41, // 71: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	28, // 72: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	31, // 73: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	56, // 74: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
+	59, // 75: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
+	51, // 76: meridian.peer.v1.ProxyService.ServerAuthorities:output_type -> meridian.peer.v1.ServerAuthoritiesResponse
+	66, // 77: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
+	54, // 78: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
+	44, // 79: meridian.peer.v1.ProxyService.AwaitProxies:output_type -> meridian.peer.v1.AwaitProxiesResponse
+	47, // 80: meridian.peer.v1.ProxyService.AuditRecords:output_type -> meridian.peer.v1.AuditRecordsResponse
+	49, // 81: meridian.peer.v1.ProxyService.WayToGlobal:output_type -> meridian.peer.v1.WayToGlobalResponse
+	62, // [62:82] is the sub-list for method output_type
+	42, // [42:62] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -4395,7 +4491,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   59,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -661,7 +661,7 @@ const (
 	ProxyService_Inspect_FullMethodName           = "/meridian.peer.v1.ProxyService/Inspect"
 	ProxyService_Enforced_FullMethodName          = "/meridian.peer.v1.ProxyService/Enforced"
 	ProxyService_AwaitProxies_FullMethodName      = "/meridian.peer.v1.ProxyService/AwaitProxies"
-	ProxyService_ListAudit_FullMethodName         = "/meridian.peer.v1.ProxyService/ListAudit"
+	ProxyService_AuditRecords_FullMethodName      = "/meridian.peer.v1.ProxyService/AuditRecords"
 	ProxyService_WayToGlobal_FullMethodName       = "/meridian.peer.v1.ProxyService/WayToGlobal"
 )
 
@@ -689,8 +689,8 @@ type ProxyServiceClient interface {
 	// server have yet to take on what they had to by then: at first, and when that has
 	// changed, until there are none.
 	AwaitProxies(ctx context.Context, in *AwaitProxiesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AwaitProxiesResponse], error)
-	// ListAudit returns records of this server's audit log.
-	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
+	// AuditRecords returns records of this server's audit log.
+	AuditRecords(ctx context.Context, in *AuditRecordsRequest, opts ...grpc.CallOption) (*AuditRecordsResponse, error)
 	// WayToGlobal says how this server reaches the global, where its configuration says so.
 	WayToGlobal(ctx context.Context, in *WayToGlobalRequest, opts ...grpc.CallOption) (*WayToGlobalResponse, error)
 }
@@ -781,10 +781,10 @@ func (c *proxyServiceClient) AwaitProxies(ctx context.Context, in *AwaitProxiesR
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ProxyService_AwaitProxiesClient = grpc.ServerStreamingClient[AwaitProxiesResponse]
 
-func (c *proxyServiceClient) ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error) {
+func (c *proxyServiceClient) AuditRecords(ctx context.Context, in *AuditRecordsRequest, opts ...grpc.CallOption) (*AuditRecordsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListAuditResponse)
-	err := c.cc.Invoke(ctx, ProxyService_ListAudit_FullMethodName, in, out, cOpts...)
+	out := new(AuditRecordsResponse)
+	err := c.cc.Invoke(ctx, ProxyService_AuditRecords_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -825,8 +825,8 @@ type ProxyServiceServer interface {
 	// server have yet to take on what they had to by then: at first, and when that has
 	// changed, until there are none.
 	AwaitProxies(*AwaitProxiesRequest, grpc.ServerStreamingServer[AwaitProxiesResponse]) error
-	// ListAudit returns records of this server's audit log.
-	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
+	// AuditRecords returns records of this server's audit log.
+	AuditRecords(context.Context, *AuditRecordsRequest) (*AuditRecordsResponse, error)
 	// WayToGlobal says how this server reaches the global, where its configuration says so.
 	WayToGlobal(context.Context, *WayToGlobalRequest) (*WayToGlobalResponse, error)
 	mustEmbedUnimplementedProxyServiceServer()
@@ -857,8 +857,8 @@ func (UnimplementedProxyServiceServer) Enforced(context.Context, *EnforcedReques
 func (UnimplementedProxyServiceServer) AwaitProxies(*AwaitProxiesRequest, grpc.ServerStreamingServer[AwaitProxiesResponse]) error {
 	return status.Error(codes.Unimplemented, "method AwaitProxies not implemented")
 }
-func (UnimplementedProxyServiceServer) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ListAudit not implemented")
+func (UnimplementedProxyServiceServer) AuditRecords(context.Context, *AuditRecordsRequest) (*AuditRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AuditRecords not implemented")
 }
 func (UnimplementedProxyServiceServer) WayToGlobal(context.Context, *WayToGlobalRequest) (*WayToGlobalResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WayToGlobal not implemented")
@@ -978,20 +978,20 @@ func _ProxyService_AwaitProxies_Handler(srv interface{}, stream grpc.ServerStrea
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ProxyService_AwaitProxiesServer = grpc.ServerStreamingServer[AwaitProxiesResponse]
 
-func _ProxyService_ListAudit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListAuditRequest)
+func _ProxyService_AuditRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuditRecordsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ProxyServiceServer).ListAudit(ctx, in)
+		return srv.(ProxyServiceServer).AuditRecords(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ProxyService_ListAudit_FullMethodName,
+		FullMethod: ProxyService_AuditRecords_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ProxyServiceServer).ListAudit(ctx, req.(*ListAuditRequest))
+		return srv.(ProxyServiceServer).AuditRecords(ctx, req.(*AuditRecordsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1038,8 +1038,8 @@ var ProxyService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ProxyService_Enforced_Handler,
 		},
 		{
-			MethodName: "ListAudit",
-			Handler:    _ProxyService_ListAudit_Handler,
+			MethodName: "AuditRecords",
+			Handler:    _ProxyService_AuditRecords_Handler,
 		},
 		{
 			MethodName: "WayToGlobal",
