@@ -25,7 +25,7 @@ const (
 	// startGarbage is how much garbage a server with a large heap may have while it starts,
 	// in bytes, as far as percentMost allows: to read a million resources takes many times
 	// their memory, and each collection on the way marks all that were read so far.
-	startGarbage = 512 << 20
+	startGarbage = 768 << 20
 	// startFor bounds how long a start takes that is not followed by an idle time.
 	startFor = time.Minute
 	// percentStep is by how much the value changes at least: setting it stops the world.

@@ -96,7 +96,7 @@ func TestGCPercentOfAStart(t *testing.T) {
 	for _, c := range []struct {
 		live    uint64
 		percent int
-	}{{largeHeap - 1, percentBusy}, {largeHeap, percentMost}, {400 << 20, 125}, {800 << 20, 60}, {2 << 30, percentHuge}} {
+	}{{largeHeap - 1, percentBusy}, {largeHeap, percentMost}, {600 << 20, 125}, {800 << 20, 95}, {2 << 30, percentHuge}} {
 		now := time.Unix(0, 0)
 		p := newGCPercent(func(int) {}, func() {}, now)
 		cycles := uint64(0)
