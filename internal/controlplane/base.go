@@ -122,6 +122,10 @@ func (b *Base) run(ctx context.Context, s Server) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.Health.Serve(health, b.Listeners.HTTP) })
 	group.Go(func() error {
+		server.AdjustGC(ctx, b.Readiness.Started)
+		return nil
+	})
+	group.Go(func() error {
 		defer stopHealth()
 		err := b.loadKeys()
 		if err == nil {

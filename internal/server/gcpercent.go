@@ -26,8 +26,6 @@ const (
 	// in bytes, as far as percentMost allows: to read a million resources takes many times
 	// their memory, and each collection on the way marks all that were read so far.
 	startGarbage = 768 << 20
-	// startFor bounds how long a start takes that is not followed by an idle time.
-	startFor = time.Minute
 	// percentStep is by how much the value changes at least: setting it stops the world.
 	percentStep = 5
 	// largeHeap is a large heap, in live bytes.
@@ -46,8 +44,9 @@ const (
 	idleAfter = 3 * time.Second
 )
 
-// adjustGC sets GOGC once a second until ctx ends, unless the environment sets it.
-func adjustGC(ctx context.Context) {
+// AdjustGC sets GOGC once a second until ctx ends, unless the environment sets it. started
+// reports whether the server is ready, or was: before, it may have more garbage.
+func AdjustGC(ctx context.Context, started func() bool) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
@@ -59,7 +58,7 @@ func adjustGC(ctx context.Context) {
 		case now := <-tick.C:
 			sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/automatic:gc-cycles"}}
 			metrics.Read(sample)
-			p.observe(sample[0].Value.Uint64(), sample[1].Value.Uint64(), now)
+			p.observe(sample[0].Value.Uint64(), sample[1].Value.Uint64(), started(), now)
 		case <-ctx.Done():
 			return
 		}
@@ -78,8 +77,6 @@ type gcPercent struct {
 	garbage bool      // it was busy, and its memory has not been released since
 	// frequent is for how many seconds in turn it collected often, until it is idle.
 	frequent int
-	// began is when the server was started; zero once it has been idle, or busy for startFor.
-	began time.Time
 }
 
 // lasting is after how many seconds of frequent collections a small heap may have more
@@ -87,14 +84,14 @@ type gcPercent struct {
 const lasting = 2
 
 func newGCPercent(set func(int), release func(), now time.Time) *gcPercent {
-	p := &gcPercent{set: set, release: release, percent: percentBusy, busy: now, garbage: true, began: now}
+	p := &gcPercent{set: set, release: release, percent: percentBusy, busy: now, garbage: true}
 	set(p.percent)
 	return p
 }
 
-// observe takes the live heap, in bytes, and the automatic collections so far. It
-// is called once a second.
-func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
+// observe takes the live heap, in bytes, the automatic collections so far, and whether the
+// start is over. It is called once a second.
+func (p *gcPercent) observe(live, cycles uint64, started bool, now time.Time) {
 	collected := cycles - p.cycles
 	p.cycles = cycles
 	large := live >= largeHeap
@@ -104,9 +101,6 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 		p.busy, p.garbage = now, true
 	}
 	idle := now.Sub(p.busy) >= idleAfter
-	if idle || now.Sub(p.began) > startFor {
-		p.began = time.Time{}
-	}
 	switch {
 	case idle:
 		p.frequent = 0
@@ -119,7 +113,7 @@ func (p *gcPercent) observe(live, cycles uint64, now time.Time) {
 	switch {
 	case large && idle:
 		percent = percentLarge
-	case large && !p.began.IsZero():
+	case large && !started:
 		percent = max(percentOf(startGarbage, live, percentMost), percentHuge)
 	case live >= maxHeap:
 		percent = percentHuge

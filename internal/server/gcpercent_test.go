@@ -18,7 +18,7 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 		set, released = nil, 0
 		for range n {
 			now, cycles = now.Add(time.Second), cycles+collections
-			p.observe(live, cycles, now)
+			p.observe(live, cycles, true, now)
 		}
 	}
 	require.Equal(t, []int{percentBusy}, set, "a start is mostly allocation")
@@ -62,7 +62,7 @@ func TestGCPercentOfASmallBusyHeap(t *testing.T) {
 	cycles := uint64(0)
 	second := func(live, collections uint64) {
 		now, cycles = now.Add(time.Second), cycles+collections
-		p.observe(live, cycles, now)
+		p.observe(live, cycles, true, now)
 	}
 	second(32<<20, 6)
 	require.Equal(t, percentBusy, percent, "a burst")
@@ -90,35 +90,29 @@ func TestGCPercentOfASmallBusyHeap(t *testing.T) {
 	require.Equal(t, percentBusy, percent, "it begins anew")
 }
 
-// A server that starts may have more garbage, until it is idle for the first time, or a
-// minute has passed: it allocates much more than it keeps.
+// A server may have more garbage until it is ready: it allocates much more than it keeps.
 func TestGCPercentOfAStart(t *testing.T) {
 	for _, c := range []struct {
-		live    uint64
-		percent int
-	}{{largeHeap - 1, percentBusy}, {largeHeap, percentMost}, {600 << 20, 125}, {800 << 20, 95}, {2 << 30, percentHuge}} {
+		live            uint64
+		starting, after int
+	}{
+		{largeHeap - 1, percentBusy, percentBusy},
+		{largeHeap, percentMost, percentMost},
+		{400 << 20, percentMost, 25},
+		{600 << 20, 125, percentHuge},
+		{800 << 20, 95, percentHuge},
+		{2 << 30, percentHuge, percentHuge},
+	} {
 		now := time.Unix(0, 0)
 		p := newGCPercent(func(int) {}, func() {}, now)
 		cycles := uint64(0)
-		busy := func(seconds int) {
-			for range seconds {
-				now, cycles = now.Add(time.Second), cycles+2
-				p.observe(c.live, cycles, now)
-			}
+		busy := func(started bool) {
+			now, cycles = now.Add(time.Second), cycles+2
+			p.observe(c.live, cycles, started, now)
 		}
-		busy(1)
-		require.Equal(t, c.percent, p.percent, "%d bytes", c.live)
-		busy(50)
-		require.Equal(t, c.percent, p.percent, "%d bytes", c.live)
-		busy(10)
-		after := p.percent
-		require.LessOrEqual(t, after, c.percent, "%d bytes: not for long", c.live)
-
-		q := newGCPercent(func(int) {}, func() {}, now)
-		q.observe(c.live, 2, now.Add(time.Second))
-		require.Equal(t, c.percent, q.percent)
-		q.observe(c.live, 2, now.Add(10*time.Second)) // idle
-		q.observe(c.live, 4, now.Add(11*time.Second))
-		require.Equal(t, after, q.percent, "%d bytes: the start is over", c.live)
+		busy(false)
+		require.Equal(t, c.starting, p.percent, "%d bytes", c.live)
+		busy(true)
+		require.Equal(t, c.after, p.percent, "%d bytes", c.live)
 	}
 }

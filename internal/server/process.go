@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -34,9 +33,6 @@ func Run(stderr io.Writer, run func(ctx context.Context, hangups <-chan os.Signa
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 
-	var adjusting sync.WaitGroup
-	adjusting.Go(func() { adjustGC(ctx) })
-	defer adjusting.Wait()
 	defer cancel(nil)
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, hangups) }()
