@@ -98,8 +98,8 @@ var all = []mutant{
 	{
 		name: "publish-before-persist", breaks: "I4: a zone's readers see what is on its disk",
 		edits: []edit{{
-			"if err := r.save(writes); err != nil {\n\t\treturn err\n\t}\n\tif err := r.publish(commits); err != nil {",
-			"if err := r.publish(commits); err != nil {\n\t\treturn err\n\t}\n\tif err := r.save(writes); err != nil {",
+			"err = r.save(writes)\n\tif preparing.Wait(); err != nil {\n\t\treturn err\n\t}\n\tif err := r.publish(commits); err != nil {",
+			"preparing.Wait()\n\tif err := r.publish(commits); err != nil {\n\t\treturn err\n\t}\n\tif err := r.save(writes); err != nil {",
 		}},
 		pkg: "./internal/sync", run: "TestFailedDisk",
 	},
