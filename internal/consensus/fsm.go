@@ -23,8 +23,6 @@ type fsm struct {
 	events Events
 	// complete, unless nil, adds the data of an entry that comes without.
 	complete func(*raft.Log) (*raft.Log, error)
-	// awaited, unless nil, is told of the batches that were applied.
-	awaited *awaited
 	// configured, unless nil, is told of changes of membership.
 	configured func(raft.Configuration)
 	// format is the newest format of entries that it applies; used, unless nil, is
@@ -100,7 +98,6 @@ func (f fsm) Apply(entry *raft.Log) any {
 	if len(entry.Extensions) > 0 && f.events.Applied != nil {
 		f.events.Applied(entry.Extensions, result)
 	}
-	f.awaited.applied(entry.Data, entry.Index, result)
 	return result
 }
 

@@ -45,7 +45,7 @@ func newNode(cfg Config, st *store.Store) *Node {
 	n.disk = &diskGuard{core: c, transfers: n.transfers}
 	n.keeper = &keeper{core: c}
 	n.suspicion = &suspicion{core: c, keeper: n.keeper}
-	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader, space: semaphore.NewWeighted(proposalBytes), awaited: newAwaited()}
+	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader, space: semaphore.NewWeighted(proposalBytes)}
 	n.proposer.formats = &formats{core: c, known: map[raft.ServerID]knownFormat{}}
 	n.members = &members{core: c, transfers: n.transfers, contacts: newContacts(), changing: make(chan struct{}, 1)}
 	n.restorer = &restorer{core: c, reader: n.reader, restorePart: defaultRestorePart}
@@ -227,7 +227,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.endpoint.Complete(n.log.Complete)
 	n.endpoint.Campaigning(n.campaigning, n.electionTimeout, n.suspicion.standBack)
 	n.endpoint.Replicating(n.replicating)
-	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, awaited: n.proposer.awaited}
+	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete}
 	var newer error // why a snapshot is for a newer release to restore
 	machine.unusable = func(err error) {
 		if errors.Is(err, ErrNewerLog) {

@@ -36,8 +36,6 @@ type proposer struct {
 	formats *formats
 	// space is what is left of proposalBytes.
 	space *semaphore.Weighted
-	// awaited are the batches that callers of this server wait for.
-	awaited *awaited
 	// forwarded counts the batches that were sent to the leader.
 	forwarded atomic.Uint64
 }
@@ -209,26 +207,30 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 		p.over = true
 		return store.Result{}, 0, err
 	}
-	w := n.awaited.add(p.command)
+	type answer struct {
+		result store.Result
+		index  uint64
+		err    error
+	}
+	answered := make(chan answer, 1)
 	n.requests.Go(func() {
 		defer n.space.Release(bytes)
 		defer n.writes.leave()
-		defer n.awaited.remove(w)
 		future := n.raft.ApplyLog(raft.Log{Data: p.command, Extensions: p.note}, n.cfg.ApplyTimeout)
 		if err := future.Error(); err != nil {
-			w.answer(answer{err: n.proposeError(err)})
+			answered <- answer{err: n.proposeError(err)}
 			return
 		}
 		n.transferring.accepted()
 		if err, halted := future.Response().(error); halted {
-			w.answer(answer{err: unknownOutcome(err)})
+			answered <- answer{err: unknownOutcome(err)}
 			return
 		}
 		result, _ := future.Response().(store.Result)
-		w.answer(answer{result: result, index: future.Index(), err: result.Err})
+		answered <- answer{result: result, index: future.Index(), err: result.Err}
 	})
 	select {
-	case a := <-w.answered:
+	case a := <-answered:
 		return a.result, a.index, a.err
 	case <-ctx.Done():
 		p.over = true
