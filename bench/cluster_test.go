@@ -131,7 +131,7 @@ func dial(b *testing.B, dir string) *client {
 
 func newClient(conn *grpc.ClientConn) *client {
 	return &client{
-		AdminServiceClient: meridianv1.NewAdminServiceClient(batch.Conn(conn)), ControlServiceClient: meridianv1.NewControlServiceClient(conn),
+		AdminServiceClient: meridianv1.NewAdminServiceClient(conn), ControlServiceClient: meridianv1.NewControlServiceClient(conn),
 		inspect: meridianv1.NewInspectServiceClient(conn), tokens: meridianv1.NewTokenServiceClient(conn), cluster: meridianv1.NewClusterServiceClient(conn),
 	}
 }

@@ -121,12 +121,11 @@ func connect(t Target, timeout time.Duration, notice func(string, ...any)) (*Cli
 		return nil, exit.Usagef("%w", err)
 	}
 	heard := &headers{ClientConnInterface: servers}
-	batches := batch.Conn(heard)
 	return &Client{
-		AdminServiceClient:   meridianv1.NewAdminServiceClient(batches),
+		AdminServiceClient:   meridianv1.NewAdminServiceClient(heard),
 		InspectServiceClient: meridianv1.NewInspectServiceClient(heard),
 		ControlServiceClient: meridianv1.NewControlServiceClient(heard),
-		AccessServiceClient:  meridianv1.NewAccessServiceClient(batches),
+		AccessServiceClient:  meridianv1.NewAccessServiceClient(heard),
 		TokenServiceClient:   meridianv1.NewTokenServiceClient(heard),
 		ClusterServiceClient: meridianv1.NewClusterServiceClient(heard),
 		AuditServiceClient:   meridianv1.NewAuditServiceClient(heard),
