@@ -24,10 +24,6 @@ const (
 	// gRPC adapts to the connection cost an exchange of their own for almost every message,
 	// by which it is measured.
 	peerStreamWindow, peerConnWindow = 4 << 20, 16 << 20
-	// peerWorkers are goroutines that answer one call after the other: the stack of a new
-	// one grows in several steps, in each of which it is copied. More calls at once have
-	// goroutines of their own.
-	peerWorkers = 32
 	// peerIdle is how long a connection to a peer may carry nothing before it is
 	// probed, peerNoContact how long the peer has to answer.
 	peerIdle, peerNoContact = 10 * time.Second, RPCTimeout

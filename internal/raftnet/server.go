@@ -39,7 +39,6 @@ func Serve(network Network, cluster func() string, member func(raft.ServerID) bo
 		grpc.Creds(proved{}),
 		grpc.MaxRecvMsgSize(maxPeerMessage), grpc.MaxSendMsgSize(maxPeerMessage),
 		grpc.StaticStreamWindowSize(peerStreamWindow), grpc.StaticConnWindowSize(peerConnWindow),
-		grpc.NumStreamWorkers(peerWorkers),
 		grpc.ChainUnaryInterceptor(rpcerr.UnaryServer, s.authorizeUnary), grpc.ChainStreamInterceptor(rpcerr.StreamServer, s.authorizeStream),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerIdle, Timeout: peerNoContact}),

@@ -118,7 +118,6 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 		// Thousands of proxies hold a connection each and say little on it: what a
 		// connection keeps while it is idle decides what a server needs.
 		grpc.ReadBufferSize(0),
-		grpc.NumStreamWorkers(streamWorkers),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: 30 * time.Second, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	)}
@@ -132,18 +131,6 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 func (g *GRPC) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	g.requests.service(desc)
 	g.Server.RegisterService(g.receiver.service(desc), impl)
-}
-
-// Stop cuts off all calls.
-func (g *GRPC) Stop() {
-	g.Server.Stop()
-	g.receiver.workers.end()
-}
-
-// GracefulStop takes no more calls, and returns once those that run have ended.
-func (g *GRPC) GracefulStop() {
-	g.Server.GracefulStop()
-	g.receiver.workers.end()
 }
 
 // Collector returns the metrics of the calls.
@@ -188,7 +175,7 @@ func (g *GRPC) Run(ctx context.Context, l net.Listener, grace time.Duration) err
 	}
 	g.health.Shutdown()
 	g.watches.stop()
-	cut := time.AfterFunc(grace, g.Server.Stop)
+	cut := time.AfterFunc(grace, g.Stop)
 	defer cut.Stop()
 	g.GracefulStop()
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {

@@ -83,14 +83,12 @@ type receiver struct {
 	watches                *watchTracker
 	log                    *slog.Logger
 	unauthenticated, known *limits.Pool
-	workers                *workers
 }
 
 func newReceiver(calls Calls, watches *watchTracker, log *slog.Logger) *receiver {
 	return &receiver{
 		calls: calls, watches: watches, log: log,
 		unauthenticated: limits.New(unauthenticatedLimit, unauthenticatedShare), known: limits.New(knownLimit, knownShare),
-		workers: newWorkers(),
 	}
 }
 
@@ -247,11 +245,7 @@ func (r *receiver) gathering(method string, handle grpc.StreamHandler) grpc.Stre
 			return err
 		}
 		defer c.request.Done()
-		g := &gathered{call: c}
-		if err := c.abortable(func() error { return handle(srv, g) }); err != nil {
-			return err
-		}
-		return g.answer()
+		return c.abortable(func() error { return handle(srv, &gathered{call: c}) })
 	}
 }
 
@@ -270,8 +264,6 @@ type call struct {
 	limits       *Limits
 	// writes counts the bytes of a request that writes; nil for others.
 	writes *limits.Writes
-	// workers run the handler of a gathered call.
-	workers *workers
 	// phase is what the handler of a gathered call does.
 	phase atomic.Int32
 }
@@ -291,7 +283,7 @@ const (
 func (r *receiver) begin(stream grpc.ServerStream, method string, n int64) (*call, error) {
 	ctx := stream.Context()
 	p := authn.PrincipalFrom(ctx)
-	c := &call{ServerStream: stream, method: method, limit: MaxBatchBytes, aborted: make(chan struct{}), limits: r.calls.Limits, workers: r.workers, owner: p.Name}
+	c := &call{ServerStream: stream, method: method, limit: MaxBatchBytes, aborted: make(chan struct{}), limits: r.calls.Limits, owner: p.Name}
 	pool := r.known
 	c.admin = slices.Contains(p.Groups, authn.AdminGroup)
 	if c.known = p.Source != authn.FromNothing && !exempt(method); !c.known {
@@ -389,14 +381,14 @@ func sizeOf(m any) (int64, error) {
 	return int64(proto.Size(message)), nil
 }
 
-// abortable runs a handler on another goroutine, that of a worker, so that the call can end when the request
+// abortable runs a handler on another goroutine, so that the call can end when the request
 // is aborted while the handler waits for a message: with the call gRPC ends the stream, and
 // then that wait. A handler that has its messages is not interrupted. A panic is passed on,
 // with the stack that it came from.
 func (c *call) abortable(handle func() error) error {
 	type end struct{ err, panicked error }
 	ended := make(chan end, 1)
-	c.workers.do(func() {
+	go func() {
 		var e end
 		defer func() { ended <- e }()
 		defer func() {
@@ -405,7 +397,7 @@ func (c *call) abortable(handle func() error) error {
 			}
 		}()
 		e.err = handle()
-	})
+	}()
 	var e end
 	select {
 	case e = <-ended:
@@ -425,28 +417,6 @@ func (c *call) abortable(handle func() error) error {
 type gathered struct {
 	*call
 	size int64
-	// sent is the answer of the handler, nil before.
-	sent any
-}
-
-// SendMsg implements grpc.ServerStream. The answer is sent once the handler has returned,
-// by the goroutine that ends the call: gRPC then writes both at once.
-func (g *gathered) SendMsg(m any) error {
-	if err := g.answer(); err != nil {
-		return err
-	}
-	g.sent = m
-	return nil
-}
-
-// answer sends what the handler has answered.
-func (g *gathered) answer() error {
-	m := g.sent
-	if m == nil {
-		return nil
-	}
-	g.sent = nil
-	return g.call.SendMsg(m)
 }
 
 // next receives a message, unless the request is aborted.
