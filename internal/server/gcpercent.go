@@ -25,7 +25,7 @@ const (
 	// startGarbage is how much garbage a server with a large heap may have while it starts,
 	// in bytes, as far as percentMost allows: to read a million resources takes many times
 	// their memory, and each collection on the way marks all that were read so far.
-	startGarbage = 768 << 20
+	startGarbage = 512 << 20
 	// percentStep is by how much the value changes at least: setting it stops the world.
 	percentStep = 5
 	// largeHeap is a large heap, in live bytes.

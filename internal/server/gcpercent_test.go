@@ -98,9 +98,9 @@ func TestGCPercentOfAStart(t *testing.T) {
 	}{
 		{largeHeap - 1, percentBusy, percentBusy},
 		{largeHeap, percentMost, percentMost},
-		{400 << 20, percentMost, 25},
-		{600 << 20, 125, percentHuge},
-		{800 << 20, 95, percentHuge},
+		{400 << 20, 125, 25},
+		{600 << 20, 85, percentHuge},
+		{800 << 20, 60, percentHuge},
 		{2 << 30, percentHuge, percentHuge},
 	} {
 		now := time.Unix(0, 0)
