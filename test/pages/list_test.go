@@ -199,7 +199,8 @@ var unrun = map[string]map[string]string{
 		"meridian apply -f policies/ --rollout zones=canary,then=25%,then=all --interval 10m --halt-on 'zone.proxiesRejected > 0 || !zone.connected'": "needs zones, and takes as long as its intervals",
 	},
 	"docs/operations/size.md": {
-		"meridian apply -f export/ --in-batches": "writes a million resources; tests of the command have smaller inputs",
+		"meridian apply -f export/ --in-batches":  "writes a million resources; tests of the command have smaller inputs",
+		"meridian delete -f export/ --in-batches": "deletes a million resources; tests of the command have smaller inputs",
 	},
 	"docs/dataplanes.md": {"meridian dataplanes": "needs a proxy that stays connected"},
 	"docs/proxies/README.md": {
