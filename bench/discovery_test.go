@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,8 +81,10 @@ func BenchmarkDiscoveryReturn(b *testing.B) {
 	clients.change(b, g, every...) // the policies of clients are there from now on
 	var ready, took time.Duration
 	for b.Loop() {
+		clients.killed.Store(true)
 		z.kill()
 		clients.following.Wait()
+		clients.killed.Store(false)
 		require.Empty(b, clients.arrivals)
 		z = startZone(b, bundle, dir)
 		ready = time.Since(z.started)
@@ -107,6 +110,8 @@ type xdsClients struct {
 	took time.Duration
 	// following waits for the goroutines that receive.
 	following sync.WaitGroup
+	// killed: the zone is not to be waited for.
+	killed atomic.Bool
 	// arrivals are told of each response after those that connecting waits for.
 	arrivals chan arrival
 }
@@ -175,13 +180,20 @@ func (c *xdsClients) connect(b *testing.B, g *global, z *zone) {
 	connecting.SetLimit(64)
 	for _, one := range c.all {
 		connecting.Go(func() (err error) {
-			for again := true; again; { // a zone that has just started resets connections beyond those it can take
+			for again := true; again; {
 				one.hangUp()
 				if one.conn, err = dial(); err != nil {
 					return err
 				}
 				err = one.connect(b.Context())
-				again = status.Code(err) == codes.Unavailable && time.Since(began) < patience
+				switch status.Code(err) {
+				case codes.Unavailable: // a zone that has just started resets connections beyond those it can take
+				case codes.ResourceExhausted: // it says when to come back
+					<-time.After(time.Second)
+				default:
+					again = false
+				}
+				again = again && time.Since(began) < patience
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", one.name(), err)
@@ -299,8 +311,8 @@ func (c *xdsClient) accept() (xds.Type, []*discoveryv3.Resource, error) {
 func (c *xdsClient) follow(ctx context.Context) {
 	for {
 		typ, resources, err := c.accept()
-		for status.Code(err) == codes.ResourceExhausted {
-			<-time.After(time.Second)
+		for code := status.Code(err); code == codes.ResourceExhausted || code == codes.Unavailable && !c.of.killed.Load(); code = status.Code(err) {
+			<-time.After(time.Second) // then it is tried again, as a gRPC client does
 			if err = c.connect(ctx); err == nil {
 				typ, resources, err = c.accept()
 			}
