@@ -12,7 +12,8 @@ import (
 // docs/figures.md: see docs/adr/0022. A server that starts, or that collects more
 // than once a second, has the customary value; one that is idle a lower one, since
 // most of its memory stays; one with a large heap the lowest when it is idle, and
-// when it is busy one by which its heap is bounded (docs/adr/0063).
+// when it is busy one by which its heap is bounded (docs/adr/0063), once it is ready
+// (docs/adr/0074). A small heap that is collected often has a higher one (docs/adr/0073).
 const (
 	percentBusy  = 100
 	percentIdle  = 40
