@@ -110,6 +110,9 @@ type Config struct {
 
 	// ApplyTimeout bounds Propose where its context does not.
 	ApplyTimeout time.Duration
+	// WritesAtOnce is how many batches are being written before others wait for them, and
+	// then share one log entry, or one call to the leader. Nothing waits in order to share.
+	WritesAtOnce int
 	// LeaderTimeout is how long a request waits while there is no leader at all: a
 	// caller who learns so can tell what is wrong, and try again. 0: ApplyTimeout.
 	LeaderTimeout time.Duration
@@ -248,6 +251,7 @@ func DefaultConfig(dir string) Config {
 			TrailingLogs: 64 << 10, TrailingBytes: 128 << 20, Retain: 3,
 		},
 		ApplyTimeout: 10 * time.Second,
+		WritesAtOnce: 8,
 		StallLimit:   5 * time.Second,
 		DiskReserve:  64 << 20,
 		Autopilot:    DefaultAutopilot(),
@@ -269,6 +273,7 @@ func (c Config) Validate() error {
 	check(!strings.Contains(c.NodeID, raftlog.DiskMark), "node id %q contains %q", c.NodeID, raftlog.DiskMark)
 	check(c.Role == RoleGlobal || c.Role == RoleZone, "role %q is neither %q nor %q", c.Role, RoleGlobal, RoleZone)
 	check(c.ApplyTimeout > 0, "apply timeout %s must be positive", c.ApplyTimeout)
+	check(c.WritesAtOnce > 0, "%d writes at once: one at least", c.WritesAtOnce)
 	check(c.StallLimit > 0, "stall limit %s must be positive", c.StallLimit)
 	check(c.Snapshots.Retain > 0, "at least one snapshot must be retained")
 	check(c.Snapshots.Threshold > 0, "snapshot threshold must be positive")

@@ -28,6 +28,8 @@ type formats struct {
 	mu sync.Mutex
 	// known is what members have said, each when.
 	known map[raft.ServerID]knownFormat // guarded by mu
+	// asked is when members were last asked for the sake of writes that do without.
+	asked time.Time // guarded by mu
 }
 
 type knownFormat struct {
@@ -66,6 +68,32 @@ func (f *formats) check(ctx context.Context, needed uint32) error {
 		}
 	}
 	return nil
+}
+
+// permits reports whether all members are known to apply a format. It does not wait:
+// where that is not known they are asked, once a second, for the calls that follow.
+func (f *formats) permits(format uint32) bool {
+	if format <= f.formatInUse.Load() {
+		return true
+	}
+	if format > f.cfg.logFormat() {
+		return false
+	}
+	servers := f.servers()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	missing := func(s raft.Server) bool {
+		known, ok := f.known[s.ID]
+		return s.ID != f.id && (!ok || known.format < format || time.Since(known.at) > formatsKnown)
+	}
+	if !slices.ContainsFunc(servers, missing) {
+		return true
+	}
+	if time.Since(f.asked) > formatsKnown {
+		f.asked = time.Now()
+		f.requests.Go(func() { _ = f.check(f.stopping, format) }) // it is what check notes that counts
+	}
+	return false
 }
 
 // checkMember decides about one member. One that does not answer counts as what it

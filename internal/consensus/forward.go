@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/peer"
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/raftnet"
@@ -81,12 +80,11 @@ func (n *proposer) proposeThere(ctx context.Context, p *proposal, addr string, m
 	if err != nil {
 		return store.Result{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	var reached peer.Peer
-	response, err := peerv1.NewRaftServiceClient(conn).Propose(limited, &peerv1.ProposeRequest{Command: p.command, Note: p.note}, grpc.Peer(&reached))
+	response, sent, err := n.forwards.propose(limited, conn, &peerv1.ProposeRequest{Command: p.command, Note: p.note})
 	n.forwarded.Add(1)
 	if err != nil {
 		n.retireSilent(limited, addr, conn)
-		return store.Result{}, n.forwardError(limited, ctx, p, err, reached.Addr != nil)
+		return store.Result{}, n.forwardError(limited, ctx, p, err, sent)
 	}
 	result, refused := resultFromPeer(response)
 	if err := n.reader.awaitApplied(ctx, p.begun, resource.Revision(response.GetIndex())); err != nil {

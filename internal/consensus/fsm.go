@@ -67,7 +67,7 @@ func (h *halted) at(err error) error {
 	return err
 }
 
-// Apply applies one batch and returns its store.Result, or an error when it cannot:
+// Apply applies one entry and returns its store.Result, or an error when it cannot:
 // the entry was written by a newer release or by another program. Continuing
 // without it would make this server's state differ from its peers', so nothing is
 // applied after that.
@@ -95,10 +95,18 @@ func (f fsm) Apply(entry *raft.Log) any {
 	}
 	txn.Note = bytes.Clone(entry.Extensions)
 	result := f.st.Apply(resource.Revision(entry.Index), txn)
-	if len(entry.Extensions) > 0 && f.events.Applied != nil {
-		f.events.Applied(entry.Extensions, result)
+	f.tell(txn.Note, result)
+	for i := range txn.Members {
+		f.tell(txn.Members[i].Note, result.Members[i])
 	}
 	return result
+}
+
+// tell tells that a batch with a note was applied.
+func (f fsm) tell(note []byte, result store.Result) {
+	if len(note) > 0 && f.events.Applied != nil {
+		f.events.Applied(note, result)
+	}
 }
 
 // StoreConfiguration notes that a change of membership has been passed, so that

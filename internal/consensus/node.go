@@ -47,6 +47,7 @@ func newNode(cfg Config, st *store.Store) *Node {
 	n.suspicion = &suspicion{core: c, keeper: n.keeper}
 	n.proposer = &proposer{core: c, disk: n.disk, reader: n.reader, space: semaphore.NewWeighted(proposalBytes)}
 	n.proposer.formats = &formats{core: c, known: map[raft.ServerID]knownFormat{}}
+	n.proposer.entries, n.proposer.forwards = newEntries(c, n.proposer.formats), newForwards(c)
 	n.members = &members{core: c, transfers: n.transfers, contacts: newContacts(), changing: make(chan struct{}, 1)}
 	n.restorer = &restorer{core: c, reader: n.reader, restorePart: defaultRestorePart}
 	n.joiner = &joiner{core: c, members: n.members, reader: n.reader}

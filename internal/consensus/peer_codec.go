@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -43,6 +47,31 @@ func resultToPeer(result store.Result, index uint64) (*peerv1.ProposeResponse, e
 	refusal, err := refusalToPeer(result.Err)
 	response.Refusal = refusal
 	return response, err
+}
+
+// outcomeToPeer is what outcomeFromPeer reads.
+func outcomeToPeer(response *peerv1.ProposeResponse, err error) *peerv1.ProposeOutcome {
+	if err == nil {
+		return &peerv1.ProposeOutcome{Outcome: &peerv1.ProposeOutcome_Response{Response: response}}
+	}
+	encoded, err := proto.Marshal(rpcerr.ToStatus(err).Proto())
+	if err != nil {
+		encoded = nil // an outcome without either is unknown
+	}
+	return &peerv1.ProposeOutcome{Outcome: &peerv1.ProposeOutcome_Status{Status: encoded}}
+}
+
+// outcomeFromPeer reads what became of one of several batches. An error is that of a call
+// to propose it alone.
+func outcomeFromPeer(outcome *peerv1.ProposeOutcome) (*peerv1.ProposeResponse, error) {
+	if response := outcome.GetResponse(); response != nil {
+		return response, nil
+	}
+	var encoded statuspb.Status
+	if err := proto.Unmarshal(outcome.GetStatus(), &encoded); err != nil || encoded.GetCode() == 0 {
+		return nil, errors.New("the leader does not say what became of it")
+	}
+	return nil, rpcerr.FromStatus(status.ErrorProto(&encoded))
 }
 
 func refusalToPeer(err error) (*peerv1.Refusal, error) {

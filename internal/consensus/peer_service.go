@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	peerv1 "meridian/api/peer/v1"
@@ -30,20 +31,35 @@ func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeReques
 		return nil, memberStatus(err)
 	}
 	defer n.requests.Done()
-	command, err := store.Restamp(request.GetCommand(), n.cfg.Clock())
+	command, scope, err := store.Restamp(request.GetCommand(), n.cfg.Clock())
 	switch {
 	case errors.Is(err, store.ErrUnknownFormat):
 		return nil, rpcerr.New(rpcerr.Unsupported, ReasonMemberTooOld, "server %s, the leader, runs release %s, which cannot apply such a write: upgrade it first; nothing was written", n.cfg.NodeID, version.String())
 	case err != nil:
 		return nil, rpcerr.New(rpcerr.Invalid, reasonUnreadable, "the leader, which runs release %s, cannot apply this: %w", version.String(), err)
 	}
-	p := proposal{command: command, note: request.GetNote(), patience: time.NewTimer(n.cfg.ApplyTimeout)}
+	p := proposal{command: command, note: request.GetNote(), scope: scope, patience: time.NewTimer(n.cfg.ApplyTimeout)}
 	defer p.patience.Stop()
 	result, index, err := n.proposer.proposeHere(ctx, &p)
 	if err != nil && result.Err == nil {
 		return nil, memberStatus(err)
 	}
 	return resultToPeer(result, index)
+}
+
+// ProposeAll writes batches that other callers of the same server have decided.
+func (s *peerService) ProposeAll(ctx context.Context, request *peerv1.ProposeAllRequest) (*peerv1.ProposeAllResponse, error) {
+	proposals := request.GetProposals()
+	if len(proposals) > maxMembers {
+		return nil, rpcerr.New(rpcerr.Invalid, reasonUnreadable, "%d proposals in a request that may have %d", len(proposals), maxMembers)
+	}
+	response := &peerv1.ProposeAllResponse{Outcomes: make([]*peerv1.ProposeOutcome, len(proposals))}
+	var all sync.WaitGroup
+	for i, proposal := range proposals {
+		all.Go(func() { response.Outcomes[i] = outcomeToPeer(s.Propose(ctx, proposal)) })
+	}
+	all.Wait()
+	return response, nil
 }
 
 // ReadIndex returns what a linearizable read has to wait for.

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"golang.org/x/sync/semaphore"
 
 	"meridian/internal/raftlog"
@@ -33,7 +32,9 @@ type proposer struct {
 	disk   *diskGuard
 	reader *reader
 	// formats knows what the members can apply.
-	formats *formats
+	formats  *formats
+	entries  *entries
+	forwards *forwards
 	// space is what is left of proposalBytes.
 	space *semaphore.Weighted
 	// forwarded counts the batches that were sent to the leader.
@@ -86,7 +87,7 @@ func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, er
 	if err != nil {
 		return store.Result{}, fmt.Errorf("encode the batch: %w", err)
 	}
-	p := proposal{command: command, note: txn.Note, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
+	p := proposal{command: command, note: txn.Note, scope: proposed.Scope(), repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
 	defer p.patience.Stop()
 	result, err := n.write(ctx, &p)
 	if err != nil || len(result.Results) >= len(txn.Ops) {
@@ -140,6 +141,7 @@ func (n *proposer) withoutEffect(ctx context.Context, txn store.Txn) (store.Resu
 // proposal is a batch on its way into the log.
 type proposal struct {
 	command, note []byte
+	scope         store.Scope
 	// repeatable says that the batch carries a request id.
 	repeatable bool
 	patience   *time.Timer
@@ -207,28 +209,12 @@ func (n *proposer) proposeHere(ctx context.Context, p *proposal) (store.Result, 
 		p.over = true
 		return store.Result{}, 0, err
 	}
-	type answer struct {
-		result store.Result
-		index  uint64
-		err    error
-	}
 	answered := make(chan answer, 1)
-	n.requests.Go(func() {
-		defer n.space.Release(bytes)
-		defer n.writes.leave()
-		future := n.raft.ApplyLog(raft.Log{Data: p.command, Extensions: p.note}, n.cfg.ApplyTimeout)
-		if err := future.Error(); err != nil {
-			answered <- answer{err: n.proposeError(err)}
-			return
-		}
-		n.transferring.accepted()
-		if err, halted := future.Response().(error); halted {
-			answered <- answer{err: unknownOutcome(err)}
-			return
-		}
-		result, _ := future.Response().(store.Result)
-		answered <- answer{result: result, index: future.Index(), err: result.Err}
-	})
+	n.entries.write(&queued{p.command, p.note, p.scope, func(a answer) {
+		n.space.Release(bytes)
+		n.writes.leave()
+		answered <- a
+	}})
 	select {
 	case a := <-answered:
 		return a.result, a.index, a.err

@@ -100,6 +100,11 @@ type Txn struct {
 	// Restore makes the batch a part of a state that replaces the store's. It has
 	// nothing else but a time.
 	Restore *RestorePart
+	// Members are batches of several writers that share a log entry, and with it the
+	// revision and the time: each is applied, or refused, on the state that those before
+	// it have left. With them it has nothing else but a time. A member has operations,
+	// preconditions, an access revision, a request id and a note at most.
+	Members []Txn
 }
 
 // Outcome is what became of one operation.
@@ -137,6 +142,8 @@ type Result struct {
 	// Err says why nothing was applied: *ConflictError, *AccessChangedError, *ChangedError,
 	// *PartChangedError, *MeshMissingError, *MeshNotEmptyError, *InvalidOpError or *RestoreError.
 	Err error
+	// Members are the results of Txn.Members, in their order.
+	Members []Result
 }
 
 // Change is one resource before and after a batch; one of them is nil for a
@@ -153,7 +160,7 @@ func (c Change) Key() resource.Key {
 	return c.Before.Key()
 }
 
-// Batch is one revision of the change feed.
+// Batch is one revision of the change feed: what one log entry has changed.
 type Batch struct {
 	Revision resource.Revision
 	// Prev is the revision of the batch before it, so that a reader can tell a

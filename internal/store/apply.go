@@ -31,51 +31,76 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 	if txn.Restore != nil {
 		return s.applyRestoreLocked(rev, txn)
 	}
-	if txn.RequestID != "" {
-		if r, ok := s.requests.find(txn.RequestID); ok {
-			s.advanceLocked(rev)
-			return Result{Revision: r.revision, Results: r.results, Duplicate: true}
-		}
-	}
 	if txn.Retention != nil {
 		s.retainLocked(*txn.Retention, from)
 		s.advanceLocked(rev)
 		return Result{Revision: from.changed}
 	}
-	err := checkPreconditions(from, txn)
-	if err == nil {
-		err = s.checkHeldLocked(from, txn.Ops)
-	}
-	if err != nil {
-		s.advanceLocked(rev)
-		return Result{Revision: from.changed, Err: err}
-	}
 
-	b := &batch{draft: s.draftLocked(from), revision: rev, time: nextTime(from.time, txn.Time)}
-	results, err := b.run(txn.Ops, !s.opts.ExternalMeshes)
-	if err != nil {
-		s.advanceLocked(rev)
-		return Result{Revision: from.changed, Err: err}
+	b := &batch{from: from, revision: rev, time: nextTime(from.time, txn.Time), changed: from.changed, access: from.access}
+	var result Result
+	notes := [][]byte{txn.Note}
+	if len(txn.Members) == 0 {
+		result = s.applyToLocked(b, txn)
+	} else {
+		notes = make([][]byte, len(txn.Members))
+		result.Members = make([]Result, len(txn.Members))
+		for i, member := range txn.Members {
+			notes[i], b.member = member.Note, i
+			result.Members[i] = s.applyToLocked(b, member)
+		}
+		result.Revision = b.changed
 	}
-	var epoch *Epoch
-	if txn.SetEpoch != nil && *txn.SetEpoch != from.epoch {
-		e := *txn.SetEpoch
-		epoch = &e
-	}
-	result := Result{Revision: from.changed, Results: results}
-	if len(b.changes) > 0 || epoch != nil {
-		result.Revision = rev
-	}
-	if txn.RequestID != "" {
-		s.requests.add(&request{id: txn.RequestID, revision: result.Revision, time: txn.Time, results: results})
-	}
-	if result.Revision != rev {
+	if b.changed != rev {
 		s.advanceLocked(rev)
 		return result
 	}
 	s.restoring = nil // another write interrupts a restore
-	s.commitLocked(from, b, epoch, txn.Note)
+	s.commitLocked(b, notes)
 	return result
+}
+
+// applyToLocked applies one batch to what those before it at the same revision have left,
+// whole or not at all.
+func (s *Store) applyToLocked(b *batch, txn Txn) Result {
+	if txn.RequestID != "" {
+		if r, ok := s.requests.find(txn.RequestID); ok {
+			return Result{Revision: r.revision, Results: r.results, Duplicate: true}
+		}
+	}
+	state := b.state()
+	err := checkPreconditions(state, txn)
+	if err == nil {
+		err = s.checkHeldLocked(state, txn.Ops)
+	}
+	if err != nil {
+		return Result{Revision: b.changed, Err: err}
+	}
+	if b.draft == nil {
+		b.draft = s.draftLocked(b.from)
+	}
+	done := len(b.changes)
+	results, err := b.run(txn.Ops, !s.opts.ExternalMeshes)
+	if err != nil && done == 0 {
+		b.draft, b.changes = nil, nil
+	} else if err != nil {
+		b.undo(done)
+	}
+	if err != nil {
+		return Result{Revision: b.changed, Err: err}
+	}
+	if txn.SetEpoch != nil && *txn.SetEpoch != b.from.epoch {
+		epoch := *txn.SetEpoch
+		b.epoch = &epoch
+	}
+	if len(b.changes) > done || b.epoch != nil {
+		b.changed = b.revision
+	}
+	b.noteAccess(b.changes[done:])
+	if txn.RequestID != "" {
+		s.requests.add(&request{id: txn.RequestID, revision: b.changed, time: txn.Time, results: results})
+	}
+	return Result{Revision: b.changed, Results: results}
 }
 
 func checkPreconditions(v *View, txn Txn) error {
@@ -116,37 +141,86 @@ func nextTime(last, proposed time.Time) time.Time {
 
 // batch is a draft together with what has been done to it.
 type batch struct {
-	*draft
+	*draft   // nil until something is done to it
+	from     *View
 	revision resource.Revision
 	time     time.Time
-	changes  []Change
+	// changed and access are those of the state so far.
+	changed, access resource.Revision
+	epoch           *Epoch // nil where it stays
+	changes         []Change
+	// member is the number of the batch that is applied, among those that share the
+	// revision; seen are the keys of all operations, each with the member that has it.
+	member int
+	seen   map[resource.Key]int
 }
 
+// state is what has been made of from so far.
+func (b *batch) state() *View {
+	if b.draft == nil || len(b.changes) == 0 {
+		return b.from
+	}
+	return &View{
+		revision: b.revision, changed: b.changed, access: b.access,
+		time: b.time, epoch: b.from.epoch, timeline: b.from.timeline,
+		tree: b.tree, index: b.index, tallies: b.tallies,
+	}
+}
+
+// noteAccess notes changes of access rules.
+func (b *batch) noteAccess(changes []Change) {
+	for _, c := range changes {
+		if k := c.Key().Kind; k == resource.KindAccessRole || k == resource.KindAccessRoleBinding {
+			b.access = b.revision
+			return
+		}
+	}
+}
+
+// run does the operations of one batch. After an error the draft is to be dropped, or
+// undo called.
 func (b *batch) run(ops []Op, meshRules bool) ([]OpResult, error) {
+	done := len(b.changes)
 	results := make([]OpResult, len(ops))
-	seen := make(map[resource.Key]struct{}, len(ops))
+	if b.seen == nil {
+		b.seen = make(map[resource.Key]int, len(ops))
+	}
 	for i, op := range ops {
 		key, err := op.target()
 		if err != nil {
 			return nil, err
 		}
-		if _, twice := seen[key]; twice {
+		if by, twice := b.seen[key]; twice && by == b.member {
 			return nil, &InvalidOpError{Key: key, Reason: "more than one operation on this key in a batch"}
+		} else if twice {
+			return nil, &InvalidOpError{Key: key, Reason: "another batch of the same log entry has an operation on this key"}
 		}
-		seen[key] = struct{}{}
+		b.seen[key] = b.member
 		if op.Resource == nil {
 			results[i] = b.remove(key)
 		} else {
 			results[i] = b.write(key, op)
 		}
 	}
-	b.putAll(b.changes)
+	b.putAll(b.changes[done:])
 	if meshRules {
 		if err := b.checkMeshes(results); err != nil {
 			return nil, err
 		}
 	}
 	return results, nil
+}
+
+// undo takes back the changes after the first done ones.
+func (b *batch) undo(done int) {
+	for _, c := range slices.Backward(b.changes[done:]) {
+		if c.Before != nil {
+			b.put(newItem(c.Before))
+		} else {
+			b.delete(c.Key())
+		}
+	}
+	b.changes = b.changes[:done]
 }
 
 // target returns the key that the operation is on.
@@ -270,27 +344,22 @@ func (b *batch) checkEmpty(mesh resource.MeshName) error {
 }
 
 // commitLocked makes a finished batch the newest state and the newest record
-// of the feed.
-func (s *Store) commitLocked(from *View, b *batch, epoch *Epoch, note []byte) {
+// of the feed. notes are those of its members.
+func (s *Store) commitLocked(b *batch, notes [][]byte) {
 	slices.SortFunc(b.changes, func(x, y Change) int { return x.Key().Compare(y.Key()) })
 	v := &View{
-		revision: b.revision, changed: b.revision, access: from.access,
-		time: b.time, epoch: from.epoch, timeline: from.timeline,
+		revision: b.revision, changed: b.revision, access: b.access,
+		time: b.time, epoch: b.from.epoch, timeline: b.from.timeline,
 		tree: b.tree.Copy(), index: b.index.copy(), tallies: b.tallies,
 	}
-	for _, c := range b.changes {
-		if k := c.Key().Kind; k == resource.KindAccessRole || k == resource.KindAccessRoleBinding {
-			v.access = b.revision
-		}
-	}
-	if epoch != nil {
-		v.epoch = *epoch
+	if b.epoch != nil {
+		v.epoch = *b.epoch
 	}
 	s.tree, s.index = b.tree, b.index
-	written := Batch{Revision: b.revision, Prev: from.changed, Time: b.time, Changes: b.changes, Epoch: epoch}
+	written := Batch{Revision: b.revision, Prev: b.from.changed, Time: b.time, Changes: b.changes, Epoch: b.epoch}
 	s.history.add(newRecord(written, v))
 	if s.past != nil {
-		s.past.add(newPastBatch(written, from, note))
+		s.past.add(newPastBatch(written, b.from, notes, b.seen))
 	}
 	s.publishLocked(v)
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"slices"
@@ -25,18 +26,26 @@ const (
 	// it is to change is held (see holds). A field that is added to Rollout, or that is
 	// checked in another way, takes a format of its own.
 	formatRollout = 4
+	// formatMembers: the command has members.
+	formatMembers = 5
 	// latestFormat is the newest format that is defined. A command has the oldest
 	// format that holds it, so that a release that knows no newer one can still apply
 	// it. A field that is added to storev1.Command takes a format of its own, and a
 	// case in formatOf; so does a change of what applying a command does: commands of
 	// the formats before it are applied as they were.
-	latestFormat = formatRollout
+	latestFormat = formatMembers
 
 	commandOverhead = 5
 )
 
+// FormatOfMembers is the format of a command that has members.
+const FormatOfMembers uint32 = formatMembers
+
 // formatOf returns the oldest format that holds a command.
 func formatOf(command *storev1.Command) byte {
+	if len(command.GetMembers()) > 0 {
+		return formatMembers
+	}
 	if writesRollout(command) {
 		return formatRollout
 	}
@@ -74,7 +83,15 @@ func FormatOf(data []byte) uint32 {
 // EncodeCommand turns a batch into the bytes of a log entry. It fails only on
 // text that is not UTF-8.
 func EncodeCommand(txn Txn) ([]byte, error) {
-	return sealCommand(commandToProto(txn))
+	command := commandToProto(txn)
+	for i, m := range txn.Members {
+		member, err := marshal(commandToProto(m))
+		if err != nil {
+			return nil, fmt.Errorf("encode member %d: %w", i, err)
+		}
+		command.Members = append(command.Members, &storev1.Member{Command: member, Note: m.Note})
+	}
+	return sealCommand(command)
 }
 
 func sealCommand(command *storev1.Command) ([]byte, error) {
@@ -100,6 +117,9 @@ func DecodeCommand(data []byte) (Txn, error) {
 		return Txn{}, err
 	}
 	txn, err := commandFromProto(command)
+	if errors.Is(err, ErrUnknownFormat) {
+		return Txn{}, fmt.Errorf("decode command: %w", err)
+	}
 	if err != nil {
 		return Txn{}, fmt.Errorf("decode command: %w: %w", ErrCorrupt, err)
 	}
@@ -123,16 +143,21 @@ func openCommand(data []byte) (*storev1.Command, error) {
 	return &command, nil
 }
 
-// Restamp returns a command with another time: the leader's, in a batch that
-// another server decided (§1.1). Errors: as DecodeCommand, so that a
+// Restamp returns a command with another time, the leader's, in a batch that another
+// server decided (§1.1), and the scope of the batch. Errors: as DecodeCommand, so that a
 // leader puts nothing into the log that it cannot apply itself.
-func Restamp(data []byte, at time.Time) ([]byte, error) {
+func Restamp(data []byte, at time.Time) ([]byte, Scope, error) {
 	command, err := openCommand(data)
 	if err != nil {
-		return nil, err
+		return nil, Scope{}, err
+	}
+	scope, err := scopeOf(command)
+	if err != nil {
+		return nil, Scope{}, fmt.Errorf("decode command: %w", err)
 	}
 	command.Time = timeToProto(at)
-	return sealCommand(command)
+	stamped, err := sealCommand(command)
+	return stamped, scope, err
 }
 
 func commandSum(data []byte) uint32 {
@@ -183,6 +208,78 @@ func commandToProto(txn Txn) *storev1.Command {
 	return c
 }
 
+// Scope is what decides which batches may share a log entry.
+type Scope struct {
+	// Keys are those of the operations.
+	Keys []resource.Key
+	// Joinable says that the batch has nothing that members have not (Txn.Members).
+	Joinable bool
+}
+
+// Scope returns the scope of a batch.
+func (t *Txn) Scope() Scope {
+	keys := make([]resource.Key, len(t.Ops))
+	for i, op := range t.Ops {
+		keys[i], _ = op.target()
+	}
+	return Scope{keys, t.joinable()}
+}
+
+// joinable: what is written of rollouts is a revision of its own (ADR 76).
+func (t *Txn) joinable() bool {
+	return !slices.ContainsFunc(t.Ops, func(op Op) bool { key, _ := op.target(); return key.Kind == resource.KindRollout }) &&
+		t.UnchangedSince == nil && len(t.Parts) == 0 && t.SetEpoch == nil && t.Retention == nil && t.Restore == nil && len(t.Members) == 0
+}
+
+// scopeOf returns the scope of a batch that is encoded.
+func scopeOf(c *storev1.Command) (Scope, error) {
+	keys := make([]resource.Key, len(c.GetOperations()))
+	for i, op := range c.GetOperations() {
+		encoded := op.GetDelete()
+		if op.GetPut() != nil {
+			encoded = op.GetPut().GetKey()
+		}
+		key, err := keyFromProto(encoded)
+		if err != nil {
+			return Scope{}, fmt.Errorf("%w: operation %d: %w", ErrCorrupt, i, err)
+		}
+		keys[i] = key
+	}
+	joinable := !slices.ContainsFunc(keys, func(k resource.Key) bool { return k.Kind == resource.KindRollout }) &&
+		c.UnchangedSince == nil && len(c.GetParts()) == 0 && c.GetSetEpoch() == nil && c.GetRetention() == nil && c.GetRestore() == nil && len(c.GetMembers()) == 0
+	return Scope{keys, joinable}, nil
+}
+
+// JoinCommands returns the command whose members are these commands, each of a batch that
+// is joinable and with its note. The keys of their operations are all different.
+func JoinCommands(at time.Time, commands, notes [][]byte) ([]byte, error) {
+	joined := &storev1.Command{Time: timeToProto(at), Members: make([]*storev1.Member, len(commands))}
+	for i, command := range commands {
+		if len(command) < commandOverhead {
+			return nil, fmt.Errorf("join commands: %w: %d bytes", ErrCorrupt, len(command))
+		}
+		joined.Members[i] = &storev1.Member{Command: command[commandOverhead:], Note: notes[i]}
+	}
+	return sealCommand(joined)
+}
+
+// memberFromProto reads a batch that shares an entry, and the time, with others.
+func memberFromProto(in *storev1.Member, at time.Time) (Txn, error) {
+	var command storev1.Command
+	if err := unmarshal(in.GetCommand(), &command); err != nil {
+		return Txn{}, err
+	}
+	txn, err := commandFromProto(&command)
+	if err != nil {
+		return Txn{}, err
+	}
+	if !txn.joinable() {
+		return Txn{}, errors.New("it cannot share an entry")
+	}
+	txn.Time, txn.Note = at, in.GetNote()
+	return txn, nil
+}
+
 // putToProto leaves out what Apply assigns.
 func putToProto(r *resource.Resource) *storev1.Resource {
 	m := r.Meta()
@@ -210,6 +307,13 @@ func commandFromProto(c *storev1.Command) (Txn, error) {
 		txn.Preconditions = append(txn.Preconditions, Precondition{
 			Key: key, Version: p.GetVersion(), Revision: resource.Revision(p.GetRevision()),
 		})
+	}
+	for i, m := range c.GetMembers() {
+		member, err := memberFromProto(m, at)
+		if err != nil {
+			return Txn{}, fmt.Errorf("member %d: %w", i, err)
+		}
+		txn.Members = append(txn.Members, member)
 	}
 	if c.AccessRevision != nil {
 		rev := resource.Revision(c.GetAccessRevision())

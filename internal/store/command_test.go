@@ -38,7 +38,7 @@ func TestRestampChangesTheTimeAlone(t *testing.T) {
 	data, err := store.EncodeCommand(txn)
 	require.NoError(t, err)
 	at := clock(77).Add(time.Nanosecond)
-	again, err := store.Restamp(data, at)
+	again, _, err := store.Restamp(data, at)
 	require.NoError(t, err)
 	txn.Time = at
 	want, err := store.EncodeCommand(txn)
@@ -46,10 +46,10 @@ func TestRestampChangesTheTimeAlone(t *testing.T) {
 	require.Equal(t, want, again)
 
 	data[len(data)-1] ^= 1
-	_, err = store.Restamp(data, at)
+	_, _, err = store.Restamp(data, at)
 	require.ErrorIs(t, err, store.ErrCorrupt)
 	data[0] = 9
-	_, err = store.Restamp(data, at)
+	_, _, err = store.Restamp(data, at)
 	require.ErrorIs(t, err, store.ErrUnknownFormat)
 }
 
@@ -154,7 +154,7 @@ func TestCommandFormats(t *testing.T) {
 	require.EqualValues(t, 2, store.FormatOf(data))
 	_, err = store.DecodeCommand(data)
 	require.NoError(t, err)
-	restamped, err := store.Restamp(data, txn.Time)
+	restamped, _, err := store.Restamp(data, txn.Time)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, store.FormatOf(restamped))
 	require.Zero(t, store.FormatOf(nil))
@@ -179,7 +179,8 @@ func TestCommandFormats(t *testing.T) {
 // a format of its own (NewestFormat), and then a place here.
 func TestEveryFieldOfACommandHasAFormat(t *testing.T) {
 	for message, fields := range map[protoreflect.Message]int{
-		(&storev1.Command{}).ProtoReflect():      10,
+		(&storev1.Command{}).ProtoReflect():      11,
+		(&storev1.Member{}).ProtoReflect():       2,
 		(&storev1.Part{}).ProtoReflect():         3,
 		(&storev1.Operation{}).ProtoReflect():    3,
 		(&storev1.Precondition{}).ProtoReflect(): 3,
@@ -224,6 +225,13 @@ func FuzzDecodeCommand(f *testing.F) {
 	f.Add(data)
 	f.Add(data[5:])
 	f.Add([]byte{})
+	data, err = store.EncodeCommand(store.Txn{Members: []store.Txn{
+		{Ops: []store.Op{store.Put(mesh("m"))}, Note: []byte("a")},
+		{RequestID: "id", Ops: []store.Op{store.Delete(meshKey("m")), store.Put(retry("a", 1))}},
+	}})
+	require.NoError(f, err)
+	f.Add(data)
+	f.Add(data[5:])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		// Once as it is, once behind a valid envelope, so that the message
 		// itself is reached.
@@ -312,4 +320,19 @@ func TestEntriesApplyAsTheyDid(t *testing.T) {
 	file.Reset()
 	require.NoError(t, s.WriteSnapshot(&file))
 	require.Equal(t, "4932afdb762e9454c20eec88c7b79acc50ac42b07cb40a75a3ffe6051a3d1a74", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
+
+	// Batches that share an entry, of format 5.
+	stale = rev
+	late := at(0, "member 3", store.Put(retry("late", 3)))
+	late.AccessRevision = &stale
+	apply(store.Txn{Time: time.Date(2026, 1, 2, 4, 0, 0, 5, time.UTC), Members: []store.Txn{
+		at(0, "member 1", store.Put(retry("joined", 1)), store.Delete(retryKey("default", "b"))),
+		at(0, "member 1", store.Put(retry("again", 1))),
+		at(0, "member 2", store.Put(thing(retryKey("missing", "a"), 2)), store.Put(retry("not either", 2))),
+		late,
+		at(0, "", store.Put(retry("joined too", 4))),
+	}})
+	file.Reset()
+	require.NoError(t, s.WriteSnapshot(&file))
+	require.Equal(t, "bc3132a595789ef25911a4f2e07a6a5958a6ffc69b7f083e041db861a86c601d", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
 }

@@ -80,9 +80,10 @@ type pastBatch struct {
 	revision resource.Revision
 	time     time.Time
 	before   pastState
-	note     []byte
-	changes  []pastChange // in key order
-	size     int64
+	// notes are those of the batches that share the revision; there is one where they do not.
+	notes   [][]byte
+	changes []pastChange // in key order
+	size    int64
 }
 
 // pastState is what a state has besides resources.
@@ -101,6 +102,8 @@ type pastChange struct {
 	before *pastResource
 	// version is the one that the batch wrote, 0 where it deleted.
 	version uint64
+	// note is which of the notes is the change's.
+	note int
 }
 
 type pastResource struct {
@@ -181,10 +184,16 @@ func (p *past) publish() {
 	}
 }
 
-// newPastBatch tells a batch as the way back to the state before it.
-func newPastBatch(b Batch, from *View, note []byte) *pastBatch {
+// shared reports whether batches of several writers have shared a revision.
+func (k *pastView) shared() bool {
+	return k != nil && slices.ContainsFunc(k.batches, func(b *pastBatch) bool { return len(b.notes) > 1 })
+}
+
+// newPastBatch tells a batch as the way back to the state before it. by says which of the
+// notes is that of a key, the first by default.
+func newPastBatch(b Batch, from *View, notes [][]byte, by map[resource.Key]int) *pastBatch {
 	p := &pastBatch{
-		revision: b.Revision, time: b.Time, note: note,
+		revision: b.Revision, time: b.Time, notes: notes,
 		before:  pastState{changed: from.changed, time: from.time, access: from.access},
 		changes: make([]pastChange, len(b.Changes)),
 	}
@@ -193,7 +202,7 @@ func newPastBatch(b Batch, from *View, note []byte) *pastBatch {
 		p.before.epoch = &epoch
 	}
 	for i, c := range b.Changes {
-		change := pastChange{key: c.Key()}
+		change := pastChange{key: c.Key(), note: by[c.Key()]}
 		if c.Before != nil {
 			change.before = &pastResource{meta: c.Before.Meta(), canonical: c.Before.Canonical()}
 		}
@@ -208,7 +217,10 @@ func newPastBatch(b Batch, from *View, note []byte) *pastBatch {
 
 // withhold removes the contents that are never kept, and counts what is left.
 func (b *pastBatch) withhold() {
-	b.size = pastOverhead + int64(len(b.note))
+	b.size = pastOverhead
+	for _, note := range b.notes {
+		b.size += int64(len(note))
+	}
 	for i := range b.changes {
 		c := &b.changes[i]
 		if c.before != nil && Withheld(c.key.Kind) {
@@ -551,7 +563,7 @@ type Edit struct {
 	// After is what was written, nil for a deletion. Of kinds that are withheld it has
 	// neither spec nor labels, but for the newest.
 	After *resource.Resource
-	// Note is that of the batch's log entry.
+	// Note is that of the batch (Txn.Note).
 	Note []byte
 }
 
@@ -574,7 +586,7 @@ func (v *View) Edits(key resource.Key) iter.Seq[Edit] {
 		after, _ := v.Get(key)
 		for _, at := range slices.Backward(v.placesOf(key)) {
 			b, c := v.past.batch(at), v.past.change(at)
-			e := Edit{Revision: b.revision, Time: b.time, Version: c.version, Note: b.note, After: after, Outcome: Updated}
+			e := Edit{Revision: b.revision, Time: b.time, Version: c.version, Note: b.notes[c.note], After: after, Outcome: Updated}
 			switch {
 			case c.version == 0:
 				e.Outcome, e.After = Deleted, nil

@@ -38,13 +38,17 @@ func pastToProto(b *pastBatch) *storev1.SnapshotPast {
 	out := &storev1.SnapshotPast{
 		Revision: uint64(b.revision), Time: timeToProto(b.time),
 		Previous: uint64(b.before.changed), PreviousTime: timeToProto(b.before.time), PreviousAccessRevision: uint64(b.before.access),
-		Note: b.note,
+	}
+	if len(b.notes) == 1 {
+		out.Note = b.notes[0]
+	} else {
+		out.Notes = b.notes
 	}
 	if b.before.epoch != nil {
 		out.PreviousEpoch = epochToProto(*b.before.epoch)
 	}
 	for _, c := range b.changes {
-		change := &storev1.PastChange{Key: keyToProto(c.key), Version: c.version}
+		change := &storev1.PastChange{Key: keyToProto(c.key), Version: c.version, Note: uint32(c.note)} //nolint:gosec // counts from 0
 		if c.before != nil {
 			m := c.before.meta
 			change.Before = &storev1.Resource{
@@ -77,19 +81,25 @@ func (p *snapshotParser) past(body []byte) error {
 	}
 	previous := resource.Revision(in.GetPrevious())
 	b := &pastBatch{
-		revision: resource.Revision(in.GetRevision()), time: at, note: in.GetNote(),
+		revision: resource.Revision(in.GetRevision()), time: at, notes: in.GetNotes(),
 		before: pastState{changed: previous, time: before, access: resource.Revision(in.GetPreviousAccessRevision())},
 	}
 	if in.GetPreviousEpoch() != nil {
 		epoch := epochFromProto(in.GetPreviousEpoch())
 		b.before.epoch = &epoch
 	}
+	if len(b.notes) == 0 {
+		b.notes = [][]byte{in.GetNote()}
+	}
 	for _, c := range in.GetChanges() {
 		key, err := keyFromProto(c.GetKey())
 		if err != nil {
 			return damaged(err)
 		}
-		change := pastChange{key: key, version: c.GetVersion()}
+		if int(c.GetNote()) >= len(b.notes) {
+			return damaged(fmt.Errorf("a note of %s that is not there", key))
+		}
+		change := pastChange{key: key, version: c.GetVersion(), note: int(c.GetNote())}
 		if c.GetBefore() != nil {
 			meta, err := metaFromProto(c.GetBefore())
 			if err != nil {

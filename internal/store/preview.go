@@ -4,7 +4,7 @@ package store
 // the first operation that would, and does not check whether the batch would be
 // refused.
 func (v *View) Changes(txn Txn) bool {
-	if txn.SetEpoch != nil && *txn.SetEpoch != v.epoch || txn.Restore != nil || txn.Retention != nil {
+	if txn.SetEpoch != nil && *txn.SetEpoch != v.epoch || txn.Restore != nil || txn.Retention != nil || len(txn.Members) > 0 {
 		return true
 	}
 	for _, op := range txn.Ops {
@@ -72,22 +72,15 @@ func (s *Store) Previewing(txn Txn) func() (Result, *View) {
 	if err != nil {
 		return func() (Result, *View) { return Result{Revision: from.changed, Err: err}, from }
 	}
-	b := &batch{draft: s.draftLocked(from), revision: from.revision + 1, time: nextTime(from.time, txn.Time)}
-	return func() (Result, *View) { return b.preview(from, txn.Ops, !s.opts.ExternalMeshes) }
+	b := &batch{draft: s.draftLocked(from), from: from, revision: from.revision + 1, time: nextTime(from.time, txn.Time), changed: from.revision + 1, access: from.access}
+	return func() (Result, *View) { return b.preview(txn.Ops, !s.opts.ExternalMeshes) }
 }
 
 // preview does to a draft what a batch would do, and shows it.
-func (b *batch) preview(from *View, ops []Op, meshRules bool) (Result, *View) {
+func (b *batch) preview(ops []Op, meshRules bool) (Result, *View) {
 	results, err := b.run(ops, meshRules)
 	if err != nil {
-		return Result{Revision: from.changed, Err: err}, from
+		return Result{Revision: b.from.changed, Err: err}, b.from
 	}
-	if len(b.changes) == 0 {
-		return Result{Revision: from.changed, Results: results}, from
-	}
-	return Result{Revision: from.changed, Results: results}, &View{
-		revision: b.revision, changed: b.revision, access: from.access,
-		time: b.time, epoch: from.epoch, timeline: from.timeline,
-		tree: b.tree, index: b.index, tallies: b.tallies,
-	}
+	return Result{Revision: b.from.changed, Results: results}, b.state()
 }

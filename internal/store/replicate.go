@@ -23,7 +23,7 @@ func (s *Store) Replicate(in Batch) error {
 	if in.Prev < from.changed || in.Prev > from.revision || in.Revision <= from.revision {
 		return &GapError{At: from.revision, Prev: in.Prev, Revision: in.Revision}
 	}
-	b := &batch{draft: s.draftLocked(from), revision: in.Revision, time: in.Time}
+	b := &batch{draft: s.draftLocked(from), from: from, revision: in.Revision, time: in.Time, access: from.access}
 	seen := make(map[resource.Key]struct{}, len(in.Changes))
 	for _, c := range in.Changes {
 		if _, twice := seen[c.Key()]; twice {
@@ -33,15 +33,15 @@ func (s *Store) Replicate(in Batch) error {
 		b.adopt(c)
 	}
 	b.putAll(b.changes)
-	var epoch *Epoch
+	b.noteAccess(b.changes)
 	if in.Epoch != nil && *in.Epoch != from.epoch {
-		epoch = in.Epoch
+		b.epoch = in.Epoch
 	}
-	if len(b.changes) == 0 && epoch == nil {
+	if len(b.changes) == 0 && b.epoch == nil {
 		s.advanceLocked(in.Revision)
 		return nil
 	}
-	s.commitLocked(from, b, epoch, nil)
+	s.commitLocked(b, [][]byte{nil})
 	return nil
 }
 

@@ -152,7 +152,7 @@ func (s *Store) finishRestoreLocked(from *View, rev resource.Revision, txn Txn) 
 	s.tree, s.index, s.restoring = d.tree, d.index, nil
 	s.history = history{bounds: s.opts.History, base: v}
 	if s.past != nil {
-		s.past.add(newPastBatch(Batch{Revision: rev, Prev: from.changed, Time: v.time, Changes: Diff(from, v), Epoch: &v.epoch}, from, txn.Note))
+		s.past.add(newPastBatch(Batch{Revision: rev, Prev: from.changed, Time: v.time, Changes: Diff(from, v), Epoch: &v.epoch}, from, [][]byte{txn.Note}, nil))
 	}
 	s.publishLocked(v)
 	return nil

@@ -65,6 +65,9 @@ func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 		// It knows neither this field, and does not start from what it cannot read.
 		header.CommandFormat = formatRollout
 	}
+	if v.past.shared() {
+		header.CommandFormat = formatMembers
+	}
 	err := w.write(headerRecord, header)
 	if err != nil {
 		return err

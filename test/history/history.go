@@ -138,9 +138,10 @@ type Commit struct {
 	Revision, Prev resource.Revision
 	// Seen is when it was first observed anywhere.
 	Seen Time
-	// Request is the id under which it was asked for, empty if not known.
-	Request string
-	Changes []Change
+	// Requests are the ids under which it was asked for, as far as they are known: several
+	// that wrote different resources at the same time share a revision.
+	Requests []string
+	Changes  []Change
 	// Whole says that Changes are the whole state, found so and not told step by
 	// step.
 	Whole bool
@@ -372,8 +373,10 @@ func (s *Source) Add(c *Commit) *Commit {
 		c.Base, c.Seen = known, min(c.Seen, known.Seen)
 	}
 	l.commits[c.Revision], l.sorted = c, nil
-	if c.Request != "" && !c.Whole {
-		s.byID[c.Request] = append(s.byID[c.Request], c)
+	if !c.Whole {
+		for _, request := range c.Requests {
+			s.byID[request] = append(s.byID[request], c)
+		}
 	}
 	return c
 }

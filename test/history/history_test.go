@@ -50,19 +50,19 @@ func sound() *history.History {
 	commits := []*history.Commit{
 		{Epoch: first, Revision: 2, Whole: true, Seen: at(1), All: image(2), Synced: image(102), Sum: store.Digest{Lo: 2}},
 		{
-			Epoch: first, Revision: 4, Prev: 2, Seen: at(2), Request: "r1", All: image(4), Synced: image(104), Sum: store.Digest{Lo: 4},
+			Epoch: first, Revision: 4, Prev: 2, Seen: at(2), Requests: []string{"r1"}, All: image(4), Synced: image(104), Sum: store.Digest{Lo: 4},
 			Changes: []history.Change{marker("r1"), {Key: key(1), State: state(1, 4, "a")}},
 		},
 		{
-			Epoch: first, Revision: 5, Prev: 4, Seen: at(4), Request: "r2", All: image(5), Synced: image(105), Sum: store.Digest{Lo: 5},
+			Epoch: first, Revision: 5, Prev: 4, Seen: at(4), Requests: []string{"r2"}, All: image(5), Synced: image(105), Sum: store.Digest{Lo: 5},
 			Changes: []history.Change{marker("r2"), {Key: key(1), State: state(2, 5, "b")}},
 		},
 		{
-			Epoch: first, Revision: 7, Prev: 5, Seen: at(6), Request: "r3", All: image(7), Synced: image(107), Sum: store.Digest{Lo: 7},
+			Epoch: first, Revision: 7, Prev: 5, Seen: at(6), Requests: []string{"r3"}, All: image(7), Synced: image(107), Sum: store.Digest{Lo: 7},
 			Changes: []history.Change{marker("r3"), {Key: key(1)}},
 		},
 		{
-			Epoch: first, Revision: 8, Prev: 7, Seen: at(7), Request: "r4", All: image(8), Synced: image(107), Sum: store.Digest{Lo: 7},
+			Epoch: first, Revision: 8, Prev: 7, Seen: at(7), Requests: []string{"r4"}, All: image(8), Synced: image(107), Sum: store.Digest{Lo: 7},
 			Changes: []history.Change{marker("r4")},
 		},
 		{
@@ -80,7 +80,7 @@ func sound() *history.History {
 	}
 	zero := uint64(0)
 	rolledBack := &history.Commit{
-		Epoch: second, Revision: 14, Prev: 12, Seen: at(13), Request: "r10", All: image(14), Synced: image(114), Content: image(204), Sum: store.Digest{Lo: 14},
+		Epoch: second, Revision: 14, Prev: 12, Seen: at(13), Requests: []string{"r10"}, All: image(14), Synced: image(114), Content: image(204), Sum: store.Digest{Lo: 14},
 		Changes: []history.Change{marker("r10"), {Key: key(1), State: state(3, 14, "a")}},
 	}
 	commits[1].Content = image(204)
@@ -165,23 +165,23 @@ func rollOut(h *history.History, marker func(string) history.Change) {
 	aborted.Zones, aborted.Aborted = nil, true
 	for _, c := range []*history.Commit{
 		{
-			Revision: 16, Prev: 14, Request: "r16", Synced: image(116), Shown: map[string]history.Shown{"z": {Synced: image(216)}},
+			Revision: 16, Prev: 14, Requests: []string{"r16"}, Synced: image(116), Shown: map[string]history.Shown{"z": {Synced: image(216)}},
 			Changes: []history.Change{marker("r16"), written("full", 1, 16)}, Rollouts: []history.RolloutState{full},
 		},
 		{
-			Revision: 17, Prev: 16, Request: "r17", Synced: image(117), Shown: map[string]history.Shown{"z": {Synced: image(217)}, "y": {Synced: image(217)}},
+			Revision: 17, Prev: 16, Requests: []string{"r17"}, Synced: image(117), Shown: map[string]history.Shown{"z": {Synced: image(217)}, "y": {Synced: image(217)}},
 			Changes: []history.Change{marker("r17"), written("full", 2, 17)}, Rollouts: []history.RolloutState{last},
 		},
 		{
-			Revision: 18, Prev: 17, Request: "r18", Synced: image(118), Rollouts: []history.RolloutState{done},
+			Revision: 18, Prev: 17, Requests: []string{"r18"}, Synced: image(118), Rollouts: []history.RolloutState{done},
 			Changes: []history.Change{marker("r18"), {Key: key(1), State: state(4, 18, "n")}, {Key: key(2), State: state(1, 18, "m")}, written("full", 3, 18)},
 		},
 		{
-			Revision: 19, Prev: 18, Request: "r19", Synced: image(119), Shown: map[string]history.Shown{"z": {Synced: image(219), Hidden: []resource.Key{key(2)}}},
+			Revision: 19, Prev: 18, Requests: []string{"r19"}, Synced: image(119), Shown: map[string]history.Shown{"z": {Synced: image(219), Hidden: []resource.Key{key(2)}}},
 			Changes: []history.Change{marker("r19"), written("back", 1, 19)}, Rollouts: []history.RolloutState{back},
 		},
 		{
-			Revision: 20, Prev: 19, Request: "r20", Synced: image(118), Rollouts: []history.RolloutState{aborted},
+			Revision: 20, Prev: 19, Requests: []string{"r20"}, Synced: image(118), Rollouts: []history.RolloutState{aborted},
 			Changes: []history.Change{marker("r20"), written("back", 2, 20)},
 		},
 	} {
@@ -403,7 +403,7 @@ func TestEveryPromiseCanFail(t *testing.T) {
 		}},
 		{"rollout", "a completion is repeated", func(h *history.History) {
 			h.Source.Add(&history.Commit{
-				Epoch: second, Revision: 21, Prev: 20, Request: "r21", Changes: []history.Change{{Key: key(1), State: state(5, 21, "n")}},
+				Epoch: second, Revision: 21, Prev: 20, Requests: []string{"r21"}, Changes: []history.Change{{Key: key(1), State: state(5, 21, "n")}},
 			})
 			h.Ops = append(h.Ops, &history.Op{Client: 1, Server: "g1", Kind: history.Rollout, Request: "r21", Call: at(21), Return: history.Never, Outcome: history.Unknown})
 		}},
@@ -539,7 +539,7 @@ func TestSource(t *testing.T) {
 	require.Empty(t, without(h.Source.Whole(first, 7)))
 	require.Equal(t, state(2, 5, "b"), h.Source.StateAt(second, 12, key(1)))
 	whole := &history.Commit{Epoch: first, Revision: 30, Whole: true, Seen: at(30)}
-	told := &history.Commit{Epoch: first, Revision: 30, Prev: 8, Seen: at(31), Request: "r30"}
+	told := &history.Commit{Epoch: first, Revision: 30, Prev: 8, Seen: at(31), Requests: []string{"r30"}}
 	require.Same(t, whole, h.Source.Add(whole))
 	require.Same(t, told, h.Source.Add(told))
 	require.Equal(t, at(30), told.Seen)

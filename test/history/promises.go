@@ -168,13 +168,15 @@ func RequestsTakeEffectOnce(h *History) []Violation {
 	for _, e := range h.Source.Epochs() {
 		first := map[string]*Commit{}
 		for _, c := range h.Source.Of(e) {
-			if c.Request == "" || c.Whole {
+			if c.Whole {
 				continue
 			}
-			if known := first[c.Request]; known != nil {
-				f.add(c.Seen, "request %s took effect at revision %d and again at %d", c.Request, known.Revision, c.Revision)
+			for _, request := range c.Requests {
+				if known := first[request]; known != nil {
+					f.add(c.Seen, "request %s took effect at revision %d and again at %d", request, known.Revision, c.Revision)
+				}
+				first[request] = c
 			}
-			first[c.Request] = c
 		}
 	}
 	return f.list

@@ -108,7 +108,7 @@ func (s *staging) check(c *Commit) {
 		}
 	}
 	for _, ch := range c.Changes {
-		if s.requests[c.Request] && s.synced(ch.Key.Kind) && ch.Key.Kind != resource.KindRollout && !completed[ch.Key] {
+		if slices.ContainsFunc(c.Requests, func(r string) bool { return s.requests[r] }) && s.synced(ch.Key.Kind) && ch.Key.Kind != resource.KindRollout && !completed[ch.Key] {
 			s.add(c.Seen, "commit %d is about rollouts and writes %s, which it completes no rollout of", c.Revision, ch.Key)
 		}
 	}

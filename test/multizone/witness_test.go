@@ -224,15 +224,19 @@ func stateSum(key resource.Key, s history.State) (hi, lo uint64) {
 
 // testify puts what the witnesses of servers and zones saw into a history that
 // begins with the state at base, which every witness has seen. Which request made
-// a commit is known by the value that it wrote, and for a deletion by the
+// a commit is known by the values that it wrote, and for a deletion by the key and the
 // revision that its client was told.
 func testify(h *history.History, base resource.Revision, servers, zones map[string][]step, requests *sync.Map) {
-	deletions := map[resource.Revision]string{}
+	type deletion struct {
+		key      resource.Key
+		revision resource.Revision
+	}
+	deletions := map[deletion]string{}
 	h.Complete = true
 	for _, op := range h.Ops {
 		switch {
 		case op.Kind == history.Delete && op.Outcome == history.Done:
-			deletions[op.Revision] = op.Request
+			deletions[deletion{op.Key, op.Revision}] = op.Request
 		case op.Kind == history.Delete && op.Outcome == history.Unknown:
 			h.Complete = false // its commit would not be recognised
 		}
@@ -247,10 +251,12 @@ func testify(h *history.History, base resource.Revision, servers, zones map[stri
 			}
 			c := &history.Commit{Epoch: epoch, Revision: s.revision, Prev: s.prev, Seen: s.at, Changes: s.changes, All: state.sum(), Synced: state.sum()}
 			for _, ch := range s.changes {
-				if request, ok := requests.Load(ch.State.Value); ok {
-					c.Request, _ = request.(string)
-				} else if ch.State.Version == 0 {
-					c.Request = deletions[s.revision]
+				request, ok := requests.Load(ch.State.Value)
+				if !ok && ch.State.Version == 0 {
+					request, ok = deletions[deletion{ch.Key, s.revision}]
+				}
+				if id, _ := request.(string); ok {
+					c.Requests = append(c.Requests, id)
 				}
 			}
 			if !s.whole {

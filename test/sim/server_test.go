@@ -125,6 +125,7 @@ func (s *server) config(p *process, disk *simnet.Disk, network raftnet.Network) 
 	cfg.Join = consensus.JoinConfig{Fresh: s.w.begun.Load(), Addrs: s.w.names}
 	cfg.Timing, cfg.Autopilot = s.w.plan.timing()
 	cfg.ApplyTimeout, cfg.StallLimit = s.w.plan.times(cfg.ApplyTimeout), s.w.plan.times(cfg.StallLimit)
+	cfg.WritesAtOnce = 1 // few clients: those that write at the same time share entries
 	cfg.Snapshots = consensus.Snapshots{Threshold: 120, Bytes: 1 << 20, Interval: 10 * time.Second, TrailingLogs: 40, TrailingBytes: 1 << 20, Retain: 2}
 	cfg.Logger = s.w.logger.With("server", s.name)
 	cfg.Clock = func() time.Time {
@@ -268,7 +269,7 @@ func (w *world) commitOf(b store.Batch, v *store.View) *history.Commit {
 	}
 	for _, ch := range c.Changes {
 		if ch.Key.Kind == markerKind && strings.HasPrefix(ch.Key.Name, "client-") {
-			c.Request = ch.State.Value
+			c.Requests = append(c.Requests, ch.State.Value)
 		}
 	}
 	if b.Epoch != nil { // what it begins with

@@ -160,6 +160,178 @@ func (x *ProposeResponse) GetIndex() uint64 {
 	return 0
 }
 
+type ProposeAllRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Proposals     []*ProposeRequest      `protobuf:"bytes,1,rep,name=proposals,proto3" json:"proposals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProposeAllRequest) Reset() {
+	*x = ProposeAllRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProposeAllRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProposeAllRequest) ProtoMessage() {}
+
+func (x *ProposeAllRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProposeAllRequest.ProtoReflect.Descriptor instead.
+func (*ProposeAllRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ProposeAllRequest) GetProposals() []*ProposeRequest {
+	if x != nil {
+		return x.Proposals
+	}
+	return nil
+}
+
+type ProposeAllResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the proposals.
+	Outcomes      []*ProposeOutcome `protobuf:"bytes,1,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProposeAllResponse) Reset() {
+	*x = ProposeAllResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProposeAllResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProposeAllResponse) ProtoMessage() {}
+
+func (x *ProposeAllResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProposeAllResponse.ProtoReflect.Descriptor instead.
+func (*ProposeAllResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ProposeAllResponse) GetOutcomes() []*ProposeOutcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
+type ProposeOutcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Outcome:
+	//
+	//	*ProposeOutcome_Response
+	//	*ProposeOutcome_Status
+	Outcome       isProposeOutcome_Outcome `protobuf_oneof:"outcome"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProposeOutcome) Reset() {
+	*x = ProposeOutcome{}
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProposeOutcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProposeOutcome) ProtoMessage() {}
+
+func (x *ProposeOutcome) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProposeOutcome.ProtoReflect.Descriptor instead.
+func (*ProposeOutcome) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ProposeOutcome) GetOutcome() isProposeOutcome_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *ProposeOutcome) GetResponse() *ProposeResponse {
+	if x != nil {
+		if x, ok := x.Outcome.(*ProposeOutcome_Response); ok {
+			return x.Response
+		}
+	}
+	return nil
+}
+
+func (x *ProposeOutcome) GetStatus() []byte {
+	if x != nil {
+		if x, ok := x.Outcome.(*ProposeOutcome_Status); ok {
+			return x.Status
+		}
+	}
+	return nil
+}
+
+type isProposeOutcome_Outcome interface {
+	isProposeOutcome_Outcome()
+}
+
+type ProposeOutcome_Response struct {
+	Response *ProposeResponse `protobuf:"bytes,1,opt,name=response,proto3,oneof"`
+}
+
+type ProposeOutcome_Status struct {
+	// What Propose would have failed with, as an encoded google.rpc.Status.
+	Status []byte `protobuf:"bytes,2,opt,name=status,proto3,oneof"`
+}
+
+func (*ProposeOutcome_Response) isProposeOutcome_Outcome() {}
+
+func (*ProposeOutcome_Status) isProposeOutcome_Outcome() {}
+
 type Key struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -171,7 +343,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +355,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +368,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Key) GetKind() string {
@@ -232,7 +404,7 @@ type OpResult struct {
 
 func (x *OpResult) Reset() {
 	*x = OpResult{}
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -244,7 +416,7 @@ func (x *OpResult) String() string {
 func (*OpResult) ProtoMessage() {}
 
 func (x *OpResult) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -257,7 +429,7 @@ func (x *OpResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpResult.ProtoReflect.Descriptor instead.
 func (*OpResult) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *OpResult) GetKey() *Key {
@@ -302,7 +474,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +486,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +499,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Refusal) GetReason() isRefusal_Reason {
@@ -489,7 +661,7 @@ type Conflict struct {
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +673,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +686,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Conflict) GetKey() *Key {
@@ -562,7 +734,7 @@ type AccessChanged struct {
 
 func (x *AccessChanged) Reset() {
 	*x = AccessChanged{}
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +746,7 @@ func (x *AccessChanged) String() string {
 func (*AccessChanged) ProtoMessage() {}
 
 func (x *AccessChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +759,7 @@ func (x *AccessChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessChanged.ProtoReflect.Descriptor instead.
 func (*AccessChanged) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AccessChanged) GetDecided() uint64 {
@@ -613,7 +785,7 @@ type MeshMissing struct {
 
 func (x *MeshMissing) Reset() {
 	*x = MeshMissing{}
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +797,7 @@ func (x *MeshMissing) String() string {
 func (*MeshMissing) ProtoMessage() {}
 
 func (x *MeshMissing) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +810,7 @@ func (x *MeshMissing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshMissing.ProtoReflect.Descriptor instead.
 func (*MeshMissing) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MeshMissing) GetKey() *Key {
@@ -659,7 +831,7 @@ type MeshNotEmpty struct {
 
 func (x *MeshNotEmpty) Reset() {
 	*x = MeshNotEmpty{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +843,7 @@ func (x *MeshNotEmpty) String() string {
 func (*MeshNotEmpty) ProtoMessage() {}
 
 func (x *MeshNotEmpty) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +856,7 @@ func (x *MeshNotEmpty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshNotEmpty.ProtoReflect.Descriptor instead.
 func (*MeshNotEmpty) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MeshNotEmpty) GetMesh() string {
@@ -718,7 +890,7 @@ type InvalidOp struct {
 
 func (x *InvalidOp) Reset() {
 	*x = InvalidOp{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +902,7 @@ func (x *InvalidOp) String() string {
 func (*InvalidOp) ProtoMessage() {}
 
 func (x *InvalidOp) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +915,7 @@ func (x *InvalidOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvalidOp.ProtoReflect.Descriptor instead.
 func (*InvalidOp) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InvalidOp) GetKey() *Key {
@@ -770,7 +942,7 @@ type Changed struct {
 
 func (x *Changed) Reset() {
 	*x = Changed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +954,7 @@ func (x *Changed) String() string {
 func (*Changed) ProtoMessage() {}
 
 func (x *Changed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +967,7 @@ func (x *Changed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Changed.ProtoReflect.Descriptor instead.
 func (*Changed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Changed) GetDecided() uint64 {
@@ -821,7 +993,7 @@ type PartChanged struct {
 
 func (x *PartChanged) Reset() {
 	*x = PartChanged{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +1005,7 @@ func (x *PartChanged) String() string {
 func (*PartChanged) ProtoMessage() {}
 
 func (x *PartChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +1018,7 @@ func (x *PartChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartChanged.ProtoReflect.Descriptor instead.
 func (*PartChanged) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PartChanged) GetMesh() string {
@@ -866,7 +1038,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1050,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1063,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Held) GetKey() *Key {
@@ -916,7 +1088,7 @@ type TooManyRollouts struct {
 
 func (x *TooManyRollouts) Reset() {
 	*x = TooManyRollouts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1100,7 @@ func (x *TooManyRollouts) String() string {
 func (*TooManyRollouts) ProtoMessage() {}
 
 func (x *TooManyRollouts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1113,7 @@ func (x *TooManyRollouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TooManyRollouts.ProtoReflect.Descriptor instead.
 func (*TooManyRollouts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 type ReadIndexRequest struct {
@@ -952,7 +1124,7 @@ type ReadIndexRequest struct {
 
 func (x *ReadIndexRequest) Reset() {
 	*x = ReadIndexRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1136,7 @@ func (x *ReadIndexRequest) String() string {
 func (*ReadIndexRequest) ProtoMessage() {}
 
 func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1149,7 @@ func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexRequest.ProtoReflect.Descriptor instead.
 func (*ReadIndexRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 type ReadIndexResponse struct {
@@ -990,7 +1162,7 @@ type ReadIndexResponse struct {
 
 func (x *ReadIndexResponse) Reset() {
 	*x = ReadIndexResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1174,7 @@ func (x *ReadIndexResponse) String() string {
 func (*ReadIndexResponse) ProtoMessage() {}
 
 func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1187,7 @@ func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexResponse.ProtoReflect.Descriptor instead.
 func (*ReadIndexResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReadIndexResponse) GetRevision() uint64 {
@@ -1040,7 +1212,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1224,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1237,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 type StatusResponse struct {
@@ -1111,7 +1283,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1295,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1308,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -1290,7 +1462,7 @@ type MemberAddress struct {
 
 func (x *MemberAddress) Reset() {
 	*x = MemberAddress{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1474,7 @@ func (x *MemberAddress) String() string {
 func (*MemberAddress) ProtoMessage() {}
 
 func (x *MemberAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1487,7 @@ func (x *MemberAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAddress.ProtoReflect.Descriptor instead.
 func (*MemberAddress) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MemberAddress) GetName() string {
@@ -1365,7 +1537,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +1549,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +1562,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AddMemberRequest) GetName() string {
@@ -1466,7 +1638,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1650,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1663,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AddMemberResponse) GetClusterId() string {
@@ -1519,7 +1691,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1703,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1716,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -1569,7 +1741,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1581,7 +1753,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1594,7 +1766,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 type TransferLeadershipRequest struct {
@@ -1607,7 +1779,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1791,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1804,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -1651,7 +1823,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1835,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1848,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -1701,7 +1873,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1713,7 +1885,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1726,7 +1898,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RestoreRequest) GetData() []byte {
@@ -1772,7 +1944,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1956,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1969,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RestoreResponse) GetRevision() uint64 {
@@ -1871,7 +2043,7 @@ type AuthoritiesRequest struct {
 
 func (x *AuthoritiesRequest) Reset() {
 	*x = AuthoritiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +2055,7 @@ func (x *AuthoritiesRequest) String() string {
 func (*AuthoritiesRequest) ProtoMessage() {}
 
 func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2068,7 @@ func (x *AuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*AuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 type AuthoritiesResponse struct {
@@ -1911,7 +2083,7 @@ type AuthoritiesResponse struct {
 
 func (x *AuthoritiesResponse) Reset() {
 	*x = AuthoritiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2095,7 @@ func (x *AuthoritiesResponse) String() string {
 func (*AuthoritiesResponse) ProtoMessage() {}
 
 func (x *AuthoritiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2108,7 @@ func (x *AuthoritiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoritiesResponse.ProtoReflect.Descriptor instead.
 func (*AuthoritiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AuthoritiesResponse) GetTrusted() string {
@@ -1969,7 +2141,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2153,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2166,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListAuditRequest) GetRequest() *v1.ListAuditRequest {
@@ -2032,7 +2204,7 @@ type AuditPlace struct {
 
 func (x *AuditPlace) Reset() {
 	*x = AuditPlace{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2216,7 @@ func (x *AuditPlace) String() string {
 func (*AuditPlace) ProtoMessage() {}
 
 func (x *AuditPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2229,7 @@ func (x *AuditPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditPlace.ProtoReflect.Descriptor instead.
 func (*AuditPlace) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AuditPlace) GetUnixNanos() int64 {
@@ -2105,7 +2277,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +2289,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +2302,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListAuditResponse) GetLines() [][]byte {
@@ -2171,7 +2343,7 @@ type AbsentServer struct {
 
 func (x *AbsentServer) Reset() {
 	*x = AbsentServer{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2183,7 +2355,7 @@ func (x *AbsentServer) String() string {
 func (*AbsentServer) ProtoMessage() {}
 
 func (x *AbsentServer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2196,7 +2368,7 @@ func (x *AbsentServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbsentServer.ProtoReflect.Descriptor instead.
 func (*AbsentServer) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AbsentServer) GetServer() string {
@@ -2224,7 +2396,7 @@ type ZonesRequest struct {
 
 func (x *ZonesRequest) Reset() {
 	*x = ZonesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2236,7 +2408,7 @@ func (x *ZonesRequest) String() string {
 func (*ZonesRequest) ProtoMessage() {}
 
 func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2249,7 +2421,7 @@ func (x *ZonesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesRequest.ProtoReflect.Descriptor instead.
 func (*ZonesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ZonesRequest) GetPage() *Page {
@@ -2282,7 +2454,7 @@ type Page struct {
 
 func (x *Page) Reset() {
 	*x = Page{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2466,7 @@ func (x *Page) String() string {
 func (*Page) ProtoMessage() {}
 
 func (x *Page) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2479,7 @@ func (x *Page) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Page.ProtoReflect.Descriptor instead.
 func (*Page) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Page) GetBytes() uint64 {
@@ -2340,7 +2512,7 @@ type ZonesResponse struct {
 
 func (x *ZonesResponse) Reset() {
 	*x = ZonesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2524,7 @@ func (x *ZonesResponse) String() string {
 func (*ZonesResponse) ProtoMessage() {}
 
 func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2537,7 @@ func (x *ZonesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZonesResponse.ProtoReflect.Descriptor instead.
 func (*ZonesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ZonesResponse) GetReport() *ZoneReport {
@@ -2403,7 +2575,7 @@ type ZoneReport struct {
 
 func (x *ZoneReport) Reset() {
 	*x = ZoneReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2415,7 +2587,7 @@ func (x *ZoneReport) String() string {
 func (*ZoneReport) ProtoMessage() {}
 
 func (x *ZoneReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2428,7 +2600,7 @@ func (x *ZoneReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneReport.ProtoReflect.Descriptor instead.
 func (*ZoneReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ZoneReport) GetServer() string {
@@ -2536,7 +2708,7 @@ type ZoneInstance struct {
 
 func (x *ZoneInstance) Reset() {
 	*x = ZoneInstance{}
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2720,7 @@ func (x *ZoneInstance) String() string {
 func (*ZoneInstance) ProtoMessage() {}
 
 func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2733,7 @@ func (x *ZoneInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ZoneInstance.ProtoReflect.Descriptor instead.
 func (*ZoneInstance) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ZoneInstance) GetZone() string {
@@ -2703,7 +2875,7 @@ type AskRequest struct {
 
 func (x *AskRequest) Reset() {
 	*x = AskRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2887,7 @@ func (x *AskRequest) String() string {
 func (*AskRequest) ProtoMessage() {}
 
 func (x *AskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2900,7 @@ func (x *AskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
 func (*AskRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AskRequest) GetZone() string {
@@ -2770,7 +2942,7 @@ type AskResponse struct {
 
 func (x *AskResponse) Reset() {
 	*x = AskResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2954,7 @@ func (x *AskResponse) String() string {
 func (*AskResponse) ProtoMessage() {}
 
 func (x *AskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2967,7 @@ func (x *AskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
 func (*AskResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AskResponse) GetAnswer() []byte {
@@ -2853,7 +3025,7 @@ type WaitAppliedRequest struct {
 
 func (x *WaitAppliedRequest) Reset() {
 	*x = WaitAppliedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3037,7 @@ func (x *WaitAppliedRequest) String() string {
 func (*WaitAppliedRequest) ProtoMessage() {}
 
 func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3050,7 @@ func (x *WaitAppliedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAppliedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WaitAppliedRequest) GetRevision() uint64 {
@@ -2911,7 +3083,7 @@ type WaitAppliedResponse struct {
 
 func (x *WaitAppliedResponse) Reset() {
 	*x = WaitAppliedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +3095,7 @@ func (x *WaitAppliedResponse) String() string {
 func (*WaitAppliedResponse) ProtoMessage() {}
 
 func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3108,7 @@ func (x *WaitAppliedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAppliedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAppliedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WaitAppliedResponse) GetReport() *ZoneReport {
@@ -2961,7 +3133,7 @@ type UnenforcedField struct {
 
 func (x *UnenforcedField) Reset() {
 	*x = UnenforcedField{}
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2973,7 +3145,7 @@ func (x *UnenforcedField) String() string {
 func (*UnenforcedField) ProtoMessage() {}
 
 func (x *UnenforcedField) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2986,7 +3158,7 @@ func (x *UnenforcedField) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnenforcedField.ProtoReflect.Descriptor instead.
 func (*UnenforcedField) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *UnenforcedField) GetPath() string {
@@ -3033,7 +3205,7 @@ type AwaitProxiesRequest struct {
 
 func (x *AwaitProxiesRequest) Reset() {
 	*x = AwaitProxiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3217,7 @@ func (x *AwaitProxiesRequest) String() string {
 func (*AwaitProxiesRequest) ProtoMessage() {}
 
 func (x *AwaitProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3230,7 @@ func (x *AwaitProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitProxiesRequest.ProtoReflect.Descriptor instead.
 func (*AwaitProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AwaitProxiesRequest) GetRevision() uint64 {
@@ -3077,7 +3249,7 @@ type AwaitProxiesResponse struct {
 
 func (x *AwaitProxiesResponse) Reset() {
 	*x = AwaitProxiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3089,7 +3261,7 @@ func (x *AwaitProxiesResponse) String() string {
 func (*AwaitProxiesResponse) ProtoMessage() {}
 
 func (x *AwaitProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3102,7 +3274,7 @@ func (x *AwaitProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitProxiesResponse.ProtoReflect.Descriptor instead.
 func (*AwaitProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AwaitProxiesResponse) GetBehind() []*ProxyBehind {
@@ -3123,7 +3295,7 @@ type ProxyBehind struct {
 
 func (x *ProxyBehind) Reset() {
 	*x = ProxyBehind{}
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3307,7 @@ func (x *ProxyBehind) String() string {
 func (*ProxyBehind) ProtoMessage() {}
 
 func (x *ProxyBehind) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3320,7 @@ func (x *ProxyBehind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyBehind.ProtoReflect.Descriptor instead.
 func (*ProxyBehind) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ProxyBehind) GetDataplane() *Key {
@@ -3174,7 +3346,7 @@ type AuditRecordsRequest struct {
 
 func (x *AuditRecordsRequest) Reset() {
 	*x = AuditRecordsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3358,7 @@ func (x *AuditRecordsRequest) String() string {
 func (*AuditRecordsRequest) ProtoMessage() {}
 
 func (x *AuditRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3371,7 @@ func (x *AuditRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecordsRequest.ProtoReflect.Descriptor instead.
 func (*AuditRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AuditRecordsRequest) GetQuery() *ListAuditRequest {
@@ -3218,7 +3390,7 @@ type AuditRecordsResponse struct {
 
 func (x *AuditRecordsResponse) Reset() {
 	*x = AuditRecordsResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3230,7 +3402,7 @@ func (x *AuditRecordsResponse) String() string {
 func (*AuditRecordsResponse) ProtoMessage() {}
 
 func (x *AuditRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3243,7 +3415,7 @@ func (x *AuditRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecordsResponse.ProtoReflect.Descriptor instead.
 func (*AuditRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AuditRecordsResponse) GetPage() *ListAuditResponse {
@@ -3261,7 +3433,7 @@ type WayToGlobalRequest struct {
 
 func (x *WayToGlobalRequest) Reset() {
 	*x = WayToGlobalRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3273,7 +3445,7 @@ func (x *WayToGlobalRequest) String() string {
 func (*WayToGlobalRequest) ProtoMessage() {}
 
 func (x *WayToGlobalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[48]
+	mi := &file_peer_v1_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3286,7 +3458,7 @@ func (x *WayToGlobalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WayToGlobalRequest.ProtoReflect.Descriptor instead.
 func (*WayToGlobalRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{51}
 }
 
 type WayToGlobalResponse struct {
@@ -3299,7 +3471,7 @@ type WayToGlobalResponse struct {
 
 func (x *WayToGlobalResponse) Reset() {
 	*x = WayToGlobalResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[49]
+	mi := &file_peer_v1_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3311,7 +3483,7 @@ func (x *WayToGlobalResponse) String() string {
 func (*WayToGlobalResponse) ProtoMessage() {}
 
 func (x *WayToGlobalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[49]
+	mi := &file_peer_v1_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3324,7 +3496,7 @@ func (x *WayToGlobalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WayToGlobalResponse.ProtoReflect.Descriptor instead.
 func (*WayToGlobalResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *WayToGlobalResponse) GetGlobal() *v1.GlobalAccess {
@@ -3342,7 +3514,7 @@ type ServerAuthoritiesRequest struct {
 
 func (x *ServerAuthoritiesRequest) Reset() {
 	*x = ServerAuthoritiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[50]
+	mi := &file_peer_v1_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3526,7 @@ func (x *ServerAuthoritiesRequest) String() string {
 func (*ServerAuthoritiesRequest) ProtoMessage() {}
 
 func (x *ServerAuthoritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[50]
+	mi := &file_peer_v1_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3539,7 @@ func (x *ServerAuthoritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerAuthoritiesRequest.ProtoReflect.Descriptor instead.
 func (*ServerAuthoritiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{53}
 }
 
 type ServerAuthoritiesResponse struct {
@@ -3381,7 +3553,7 @@ type ServerAuthoritiesResponse struct {
 
 func (x *ServerAuthoritiesResponse) Reset() {
 	*x = ServerAuthoritiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[51]
+	mi := &file_peer_v1_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3393,7 +3565,7 @@ func (x *ServerAuthoritiesResponse) String() string {
 func (*ServerAuthoritiesResponse) ProtoMessage() {}
 
 func (x *ServerAuthoritiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[51]
+	mi := &file_peer_v1_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3406,7 +3578,7 @@ func (x *ServerAuthoritiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerAuthoritiesResponse.ProtoReflect.Descriptor instead.
 func (*ServerAuthoritiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ServerAuthoritiesResponse) GetTrusted() string {
@@ -3431,7 +3603,7 @@ type ProxiesRequest struct {
 
 func (x *ProxiesRequest) Reset() {
 	*x = ProxiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[52]
+	mi := &file_peer_v1_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3615,7 @@ func (x *ProxiesRequest) String() string {
 func (*ProxiesRequest) ProtoMessage() {}
 
 func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[52]
+	mi := &file_peer_v1_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3628,7 @@ func (x *ProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{55}
 }
 
 // EnforcedRequest is about one policy or, without a name, all policies of a kind, in one
@@ -3478,7 +3650,7 @@ type EnforcedRequest struct {
 
 func (x *EnforcedRequest) Reset() {
 	*x = EnforcedRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[53]
+	mi := &file_peer_v1_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3662,7 @@ func (x *EnforcedRequest) String() string {
 func (*EnforcedRequest) ProtoMessage() {}
 
 func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[53]
+	mi := &file_peer_v1_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3675,7 @@ func (x *EnforcedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedRequest.ProtoReflect.Descriptor instead.
 func (*EnforcedRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *EnforcedRequest) GetKind() string {
@@ -3558,7 +3730,7 @@ type EnforcedResponse struct {
 
 func (x *EnforcedResponse) Reset() {
 	*x = EnforcedResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[54]
+	mi := &file_peer_v1_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3570,7 +3742,7 @@ func (x *EnforcedResponse) String() string {
 func (*EnforcedResponse) ProtoMessage() {}
 
 func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[54]
+	mi := &file_peer_v1_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3583,7 +3755,7 @@ func (x *EnforcedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedResponse.ProtoReflect.Descriptor instead.
 func (*EnforcedResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *EnforcedResponse) GetPolicies() []*PolicyEnforcement {
@@ -3618,7 +3790,7 @@ type PolicyEnforcement struct {
 
 func (x *PolicyEnforcement) Reset() {
 	*x = PolicyEnforcement{}
-	mi := &file_peer_v1_peer_proto_msgTypes[55]
+	mi := &file_peer_v1_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3802,7 @@ func (x *PolicyEnforcement) String() string {
 func (*PolicyEnforcement) ProtoMessage() {}
 
 func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[55]
+	mi := &file_peer_v1_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3815,7 @@ func (x *PolicyEnforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyEnforcement.ProtoReflect.Descriptor instead.
 func (*PolicyEnforcement) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PolicyEnforcement) GetPolicy() *Key {
@@ -3697,7 +3869,7 @@ type ProxiesResponse struct {
 
 func (x *ProxiesResponse) Reset() {
 	*x = ProxiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[56]
+	mi := &file_peer_v1_peer_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3709,7 +3881,7 @@ func (x *ProxiesResponse) String() string {
 func (*ProxiesResponse) ProtoMessage() {}
 
 func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[56]
+	mi := &file_peer_v1_peer_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3722,7 +3894,7 @@ func (x *ProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{56}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ProxiesResponse) GetProxies() []*ProxyReport {
@@ -3757,7 +3929,7 @@ type ProxyReport struct {
 
 func (x *ProxyReport) Reset() {
 	*x = ProxyReport{}
-	mi := &file_peer_v1_peer_proto_msgTypes[57]
+	mi := &file_peer_v1_peer_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3769,7 +3941,7 @@ func (x *ProxyReport) String() string {
 func (*ProxyReport) ProtoMessage() {}
 
 func (x *ProxyReport) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[57]
+	mi := &file_peer_v1_peer_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3782,7 +3954,7 @@ func (x *ProxyReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyReport.ProtoReflect.Descriptor instead.
 func (*ProxyReport) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{57}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ProxyReport) GetMesh() string {
@@ -3873,7 +4045,7 @@ type IdentitiesRequest struct {
 
 func (x *IdentitiesRequest) Reset() {
 	*x = IdentitiesRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[58]
+	mi := &file_peer_v1_peer_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3885,7 +4057,7 @@ func (x *IdentitiesRequest) String() string {
 func (*IdentitiesRequest) ProtoMessage() {}
 
 func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[58]
+	mi := &file_peer_v1_peer_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3898,7 +4070,7 @@ func (x *IdentitiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesRequest.ProtoReflect.Descriptor instead.
 func (*IdentitiesRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{58}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *IdentitiesRequest) GetMesh() string {
@@ -3928,7 +4100,7 @@ type IdentitiesResponse struct {
 
 func (x *IdentitiesResponse) Reset() {
 	*x = IdentitiesResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[59]
+	mi := &file_peer_v1_peer_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4112,7 @@ func (x *IdentitiesResponse) String() string {
 func (*IdentitiesResponse) ProtoMessage() {}
 
 func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[59]
+	mi := &file_peer_v1_peer_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +4125,7 @@ func (x *IdentitiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentitiesResponse.ProtoReflect.Descriptor instead.
 func (*IdentitiesResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{59}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *IdentitiesResponse) GetConnected() uint64 {
@@ -3990,7 +4162,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aresults\x18\x02 \x03(\v2\x1a.meridian.peer.v1.OpResultR\aresults\x12\x1c\n" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\x123\n" +
 	"\arefusal\x18\x04 \x01(\v2\x19.meridian.peer.v1.RefusalR\arefusal\x12\x14\n" +
-	"\x05index\x18\x05 \x01(\x04R\x05index\"A\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"S\n" +
+	"\x11ProposeAllRequest\x12>\n" +
+	"\tproposals\x18\x01 \x03(\v2 .meridian.peer.v1.ProposeRequestR\tproposals\"R\n" +
+	"\x12ProposeAllResponse\x12<\n" +
+	"\boutcomes\x18\x01 \x03(\v2 .meridian.peer.v1.ProposeOutcomeR\boutcomes\"v\n" +
+	"\x0eProposeOutcome\x12?\n" +
+	"\bresponse\x18\x01 \x01(\v2!.meridian.peer.v1.ProposeResponseH\x00R\bresponse\x12\x18\n" +
+	"\x06status\x18\x02 \x01(\fH\x00R\x06statusB\t\n" +
+	"\aoutcome\"A\n" +
 	"\x03Key\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
@@ -4271,9 +4451,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x12IdentitiesResponse\x12\x1c\n" +
 	"\tconnected\x18\x01 \x01(\x04R\tconnected\x12\x12\n" +
 	"\x04away\x18\x02 \x01(\x04R\x04away\x12!\n" +
-	"\fremembers_ms\x18\x03 \x01(\x04R\vremembersMs2\xf8\x04\n" +
+	"\fremembers_ms\x18\x03 \x01(\x04R\vremembersMs2\xd1\x05\n" +
 	"\vRaftService\x12N\n" +
-	"\aPropose\x12 .meridian.peer.v1.ProposeRequest\x1a!.meridian.peer.v1.ProposeResponse\x12T\n" +
+	"\aPropose\x12 .meridian.peer.v1.ProposeRequest\x1a!.meridian.peer.v1.ProposeResponse\x12W\n" +
+	"\n" +
+	"ProposeAll\x12#.meridian.peer.v1.ProposeAllRequest\x1a$.meridian.peer.v1.ProposeAllResponse\x12T\n" +
 	"\tReadIndex\x12\".meridian.peer.v1.ReadIndexRequest\x1a#.meridian.peer.v1.ReadIndexResponse\x12K\n" +
 	"\x06Status\x12\x1f.meridian.peer.v1.StatusRequest\x1a .meridian.peer.v1.StatusResponse\x12T\n" +
 	"\tAddMember\x12\".meridian.peer.v1.AddMemberRequest\x1a#.meridian.peer.v1.AddMemberResponse\x12]\n" +
@@ -4309,164 +4491,172 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ProposeRequest)(nil),             // 0: meridian.peer.v1.ProposeRequest
 	(*ProposeResponse)(nil),            // 1: meridian.peer.v1.ProposeResponse
-	(*Key)(nil),                        // 2: meridian.peer.v1.Key
-	(*OpResult)(nil),                   // 3: meridian.peer.v1.OpResult
-	(*Refusal)(nil),                    // 4: meridian.peer.v1.Refusal
-	(*Conflict)(nil),                   // 5: meridian.peer.v1.Conflict
-	(*AccessChanged)(nil),              // 6: meridian.peer.v1.AccessChanged
-	(*MeshMissing)(nil),                // 7: meridian.peer.v1.MeshMissing
-	(*MeshNotEmpty)(nil),               // 8: meridian.peer.v1.MeshNotEmpty
-	(*InvalidOp)(nil),                  // 9: meridian.peer.v1.InvalidOp
-	(*Changed)(nil),                    // 10: meridian.peer.v1.Changed
-	(*PartChanged)(nil),                // 11: meridian.peer.v1.PartChanged
-	(*Held)(nil),                       // 12: meridian.peer.v1.Held
-	(*TooManyRollouts)(nil),            // 13: meridian.peer.v1.TooManyRollouts
-	(*ReadIndexRequest)(nil),           // 14: meridian.peer.v1.ReadIndexRequest
-	(*ReadIndexResponse)(nil),          // 15: meridian.peer.v1.ReadIndexResponse
-	(*StatusRequest)(nil),              // 16: meridian.peer.v1.StatusRequest
-	(*StatusResponse)(nil),             // 17: meridian.peer.v1.StatusResponse
-	(*MemberAddress)(nil),              // 18: meridian.peer.v1.MemberAddress
-	(*AddMemberRequest)(nil),           // 19: meridian.peer.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),          // 20: meridian.peer.v1.AddMemberResponse
-	(*RemoveMemberRequest)(nil),        // 21: meridian.peer.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),       // 22: meridian.peer.v1.RemoveMemberResponse
-	(*TransferLeadershipRequest)(nil),  // 23: meridian.peer.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 24: meridian.peer.v1.TransferLeadershipResponse
-	(*RestoreRequest)(nil),             // 25: meridian.peer.v1.RestoreRequest
-	(*RestoreResponse)(nil),            // 26: meridian.peer.v1.RestoreResponse
-	(*AuthoritiesRequest)(nil),         // 27: meridian.peer.v1.AuthoritiesRequest
-	(*AuthoritiesResponse)(nil),        // 28: meridian.peer.v1.AuthoritiesResponse
-	(*ListAuditRequest)(nil),           // 29: meridian.peer.v1.ListAuditRequest
-	(*AuditPlace)(nil),                 // 30: meridian.peer.v1.AuditPlace
-	(*ListAuditResponse)(nil),          // 31: meridian.peer.v1.ListAuditResponse
-	(*AbsentServer)(nil),               // 32: meridian.peer.v1.AbsentServer
-	(*ZonesRequest)(nil),               // 33: meridian.peer.v1.ZonesRequest
-	(*Page)(nil),                       // 34: meridian.peer.v1.Page
-	(*ZonesResponse)(nil),              // 35: meridian.peer.v1.ZonesResponse
-	(*ZoneReport)(nil),                 // 36: meridian.peer.v1.ZoneReport
-	(*ZoneInstance)(nil),               // 37: meridian.peer.v1.ZoneInstance
-	(*AskRequest)(nil),                 // 38: meridian.peer.v1.AskRequest
-	(*AskResponse)(nil),                // 39: meridian.peer.v1.AskResponse
-	(*WaitAppliedRequest)(nil),         // 40: meridian.peer.v1.WaitAppliedRequest
-	(*WaitAppliedResponse)(nil),        // 41: meridian.peer.v1.WaitAppliedResponse
-	(*UnenforcedField)(nil),            // 42: meridian.peer.v1.UnenforcedField
-	(*AwaitProxiesRequest)(nil),        // 43: meridian.peer.v1.AwaitProxiesRequest
-	(*AwaitProxiesResponse)(nil),       // 44: meridian.peer.v1.AwaitProxiesResponse
-	(*ProxyBehind)(nil),                // 45: meridian.peer.v1.ProxyBehind
-	(*AuditRecordsRequest)(nil),        // 46: meridian.peer.v1.AuditRecordsRequest
-	(*AuditRecordsResponse)(nil),       // 47: meridian.peer.v1.AuditRecordsResponse
-	(*WayToGlobalRequest)(nil),         // 48: meridian.peer.v1.WayToGlobalRequest
-	(*WayToGlobalResponse)(nil),        // 49: meridian.peer.v1.WayToGlobalResponse
-	(*ServerAuthoritiesRequest)(nil),   // 50: meridian.peer.v1.ServerAuthoritiesRequest
-	(*ServerAuthoritiesResponse)(nil),  // 51: meridian.peer.v1.ServerAuthoritiesResponse
-	(*ProxiesRequest)(nil),             // 52: meridian.peer.v1.ProxiesRequest
-	(*EnforcedRequest)(nil),            // 53: meridian.peer.v1.EnforcedRequest
-	(*EnforcedResponse)(nil),           // 54: meridian.peer.v1.EnforcedResponse
-	(*PolicyEnforcement)(nil),          // 55: meridian.peer.v1.PolicyEnforcement
-	(*ProxiesResponse)(nil),            // 56: meridian.peer.v1.ProxiesResponse
-	(*ProxyReport)(nil),                // 57: meridian.peer.v1.ProxyReport
-	(*IdentitiesRequest)(nil),          // 58: meridian.peer.v1.IdentitiesRequest
-	(*IdentitiesResponse)(nil),         // 59: meridian.peer.v1.IdentitiesResponse
-	nil,                                // 60: meridian.peer.v1.PolicyEnforcement.LackingEntry
-	(*v1.ListAuditRequest)(nil),        // 61: meridian.v1.ListAuditRequest
-	(*v11.Epoch)(nil),                  // 62: meridian.sync.v1.Epoch
-	(*v1.Quarantined)(nil),             // 63: meridian.v1.Quarantined
-	(*v1.GlobalAccess)(nil),            // 64: meridian.v1.GlobalAccess
-	(*v1.InspectRequest)(nil),          // 65: meridian.v1.InspectRequest
-	(*v1.InspectResponse)(nil),         // 66: meridian.v1.InspectResponse
+	(*ProposeAllRequest)(nil),          // 2: meridian.peer.v1.ProposeAllRequest
+	(*ProposeAllResponse)(nil),         // 3: meridian.peer.v1.ProposeAllResponse
+	(*ProposeOutcome)(nil),             // 4: meridian.peer.v1.ProposeOutcome
+	(*Key)(nil),                        // 5: meridian.peer.v1.Key
+	(*OpResult)(nil),                   // 6: meridian.peer.v1.OpResult
+	(*Refusal)(nil),                    // 7: meridian.peer.v1.Refusal
+	(*Conflict)(nil),                   // 8: meridian.peer.v1.Conflict
+	(*AccessChanged)(nil),              // 9: meridian.peer.v1.AccessChanged
+	(*MeshMissing)(nil),                // 10: meridian.peer.v1.MeshMissing
+	(*MeshNotEmpty)(nil),               // 11: meridian.peer.v1.MeshNotEmpty
+	(*InvalidOp)(nil),                  // 12: meridian.peer.v1.InvalidOp
+	(*Changed)(nil),                    // 13: meridian.peer.v1.Changed
+	(*PartChanged)(nil),                // 14: meridian.peer.v1.PartChanged
+	(*Held)(nil),                       // 15: meridian.peer.v1.Held
+	(*TooManyRollouts)(nil),            // 16: meridian.peer.v1.TooManyRollouts
+	(*ReadIndexRequest)(nil),           // 17: meridian.peer.v1.ReadIndexRequest
+	(*ReadIndexResponse)(nil),          // 18: meridian.peer.v1.ReadIndexResponse
+	(*StatusRequest)(nil),              // 19: meridian.peer.v1.StatusRequest
+	(*StatusResponse)(nil),             // 20: meridian.peer.v1.StatusResponse
+	(*MemberAddress)(nil),              // 21: meridian.peer.v1.MemberAddress
+	(*AddMemberRequest)(nil),           // 22: meridian.peer.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),          // 23: meridian.peer.v1.AddMemberResponse
+	(*RemoveMemberRequest)(nil),        // 24: meridian.peer.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),       // 25: meridian.peer.v1.RemoveMemberResponse
+	(*TransferLeadershipRequest)(nil),  // 26: meridian.peer.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 27: meridian.peer.v1.TransferLeadershipResponse
+	(*RestoreRequest)(nil),             // 28: meridian.peer.v1.RestoreRequest
+	(*RestoreResponse)(nil),            // 29: meridian.peer.v1.RestoreResponse
+	(*AuthoritiesRequest)(nil),         // 30: meridian.peer.v1.AuthoritiesRequest
+	(*AuthoritiesResponse)(nil),        // 31: meridian.peer.v1.AuthoritiesResponse
+	(*ListAuditRequest)(nil),           // 32: meridian.peer.v1.ListAuditRequest
+	(*AuditPlace)(nil),                 // 33: meridian.peer.v1.AuditPlace
+	(*ListAuditResponse)(nil),          // 34: meridian.peer.v1.ListAuditResponse
+	(*AbsentServer)(nil),               // 35: meridian.peer.v1.AbsentServer
+	(*ZonesRequest)(nil),               // 36: meridian.peer.v1.ZonesRequest
+	(*Page)(nil),                       // 37: meridian.peer.v1.Page
+	(*ZonesResponse)(nil),              // 38: meridian.peer.v1.ZonesResponse
+	(*ZoneReport)(nil),                 // 39: meridian.peer.v1.ZoneReport
+	(*ZoneInstance)(nil),               // 40: meridian.peer.v1.ZoneInstance
+	(*AskRequest)(nil),                 // 41: meridian.peer.v1.AskRequest
+	(*AskResponse)(nil),                // 42: meridian.peer.v1.AskResponse
+	(*WaitAppliedRequest)(nil),         // 43: meridian.peer.v1.WaitAppliedRequest
+	(*WaitAppliedResponse)(nil),        // 44: meridian.peer.v1.WaitAppliedResponse
+	(*UnenforcedField)(nil),            // 45: meridian.peer.v1.UnenforcedField
+	(*AwaitProxiesRequest)(nil),        // 46: meridian.peer.v1.AwaitProxiesRequest
+	(*AwaitProxiesResponse)(nil),       // 47: meridian.peer.v1.AwaitProxiesResponse
+	(*ProxyBehind)(nil),                // 48: meridian.peer.v1.ProxyBehind
+	(*AuditRecordsRequest)(nil),        // 49: meridian.peer.v1.AuditRecordsRequest
+	(*AuditRecordsResponse)(nil),       // 50: meridian.peer.v1.AuditRecordsResponse
+	(*WayToGlobalRequest)(nil),         // 51: meridian.peer.v1.WayToGlobalRequest
+	(*WayToGlobalResponse)(nil),        // 52: meridian.peer.v1.WayToGlobalResponse
+	(*ServerAuthoritiesRequest)(nil),   // 53: meridian.peer.v1.ServerAuthoritiesRequest
+	(*ServerAuthoritiesResponse)(nil),  // 54: meridian.peer.v1.ServerAuthoritiesResponse
+	(*ProxiesRequest)(nil),             // 55: meridian.peer.v1.ProxiesRequest
+	(*EnforcedRequest)(nil),            // 56: meridian.peer.v1.EnforcedRequest
+	(*EnforcedResponse)(nil),           // 57: meridian.peer.v1.EnforcedResponse
+	(*PolicyEnforcement)(nil),          // 58: meridian.peer.v1.PolicyEnforcement
+	(*ProxiesResponse)(nil),            // 59: meridian.peer.v1.ProxiesResponse
+	(*ProxyReport)(nil),                // 60: meridian.peer.v1.ProxyReport
+	(*IdentitiesRequest)(nil),          // 61: meridian.peer.v1.IdentitiesRequest
+	(*IdentitiesResponse)(nil),         // 62: meridian.peer.v1.IdentitiesResponse
+	nil,                                // 63: meridian.peer.v1.PolicyEnforcement.LackingEntry
+	(*v1.ListAuditRequest)(nil),        // 64: meridian.v1.ListAuditRequest
+	(*v11.Epoch)(nil),                  // 65: meridian.sync.v1.Epoch
+	(*v1.Quarantined)(nil),             // 66: meridian.v1.Quarantined
+	(*v1.GlobalAccess)(nil),            // 67: meridian.v1.GlobalAccess
+	(*v1.InspectRequest)(nil),          // 68: meridian.v1.InspectRequest
+	(*v1.InspectResponse)(nil),         // 69: meridian.v1.InspectResponse
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
-	3,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
-	4,  // 1: meridian.peer.v1.ProposeResponse.refusal:type_name -> meridian.peer.v1.Refusal
-	2,  // 2: meridian.peer.v1.OpResult.key:type_name -> meridian.peer.v1.Key
-	5,  // 3: meridian.peer.v1.Refusal.conflict:type_name -> meridian.peer.v1.Conflict
-	6,  // 4: meridian.peer.v1.Refusal.access_changed:type_name -> meridian.peer.v1.AccessChanged
-	7,  // 5: meridian.peer.v1.Refusal.mesh_missing:type_name -> meridian.peer.v1.MeshMissing
-	8,  // 6: meridian.peer.v1.Refusal.mesh_not_empty:type_name -> meridian.peer.v1.MeshNotEmpty
-	9,  // 7: meridian.peer.v1.Refusal.invalid_op:type_name -> meridian.peer.v1.InvalidOp
-	10, // 8: meridian.peer.v1.Refusal.changed:type_name -> meridian.peer.v1.Changed
-	11, // 9: meridian.peer.v1.Refusal.part_changed:type_name -> meridian.peer.v1.PartChanged
-	12, // 10: meridian.peer.v1.Refusal.held:type_name -> meridian.peer.v1.Held
-	13, // 11: meridian.peer.v1.Refusal.too_many_rollouts:type_name -> meridian.peer.v1.TooManyRollouts
-	2,  // 12: meridian.peer.v1.Conflict.key:type_name -> meridian.peer.v1.Key
-	2,  // 13: meridian.peer.v1.MeshMissing.key:type_name -> meridian.peer.v1.Key
-	2,  // 14: meridian.peer.v1.MeshNotEmpty.example:type_name -> meridian.peer.v1.Key
-	2,  // 15: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
-	2,  // 16: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
-	18, // 17: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	18, // 18: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
-	61, // 19: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
-	30, // 20: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
-	32, // 21: meridian.peer.v1.ListAuditResponse.absent:type_name -> meridian.peer.v1.AbsentServer
-	34, // 22: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
-	36, // 23: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	62, // 24: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
-	37, // 25: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
-	62, // 26: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
-	63, // 27: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
-	34, // 28: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
-	36, // 29: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
-	45, // 30: meridian.peer.v1.AwaitProxiesResponse.behind:type_name -> meridian.peer.v1.ProxyBehind
-	2,  // 31: meridian.peer.v1.ProxyBehind.dataplane:type_name -> meridian.peer.v1.Key
-	29, // 32: meridian.peer.v1.AuditRecordsRequest.query:type_name -> meridian.peer.v1.ListAuditRequest
-	31, // 33: meridian.peer.v1.AuditRecordsResponse.page:type_name -> meridian.peer.v1.ListAuditResponse
-	64, // 34: meridian.peer.v1.WayToGlobalResponse.global:type_name -> meridian.v1.GlobalAccess
-	55, // 35: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
-	42, // 36: meridian.peer.v1.EnforcedResponse.fields:type_name -> meridian.peer.v1.UnenforcedField
-	2,  // 37: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
-	60, // 38: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
-	2,  // 39: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
-	2,  // 40: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
-	57, // 41: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
-	0,  // 42: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
-	14, // 43: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
-	16, // 44: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
-	19, // 45: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
-	21, // 46: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
-	23, // 47: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
-	25, // 48: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
-	33, // 49: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
-	38, // 50: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
-	40, // 51: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
-	27, // 52: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
-	29, // 53: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
-	52, // 54: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
-	58, // 55: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
-	50, // 56: meridian.peer.v1.ProxyService.ServerAuthorities:input_type -> meridian.peer.v1.ServerAuthoritiesRequest
-	65, // 57: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
-	53, // 58: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
-	43, // 59: meridian.peer.v1.ProxyService.AwaitProxies:input_type -> meridian.peer.v1.AwaitProxiesRequest
-	46, // 60: meridian.peer.v1.ProxyService.AuditRecords:input_type -> meridian.peer.v1.AuditRecordsRequest
-	48, // 61: meridian.peer.v1.ProxyService.WayToGlobal:input_type -> meridian.peer.v1.WayToGlobalRequest
-	1,  // 62: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
-	15, // 63: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
-	17, // 64: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
-	20, // 65: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
-	22, // 66: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
-	24, // 67: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
-	26, // 68: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
-	35, // 69: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
-	39, // 70: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
-	41, // 71: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
-	28, // 72: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
-	31, // 73: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
-	56, // 74: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
-	59, // 75: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
-	51, // 76: meridian.peer.v1.ProxyService.ServerAuthorities:output_type -> meridian.peer.v1.ServerAuthoritiesResponse
-	66, // 77: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
-	54, // 78: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
-	44, // 79: meridian.peer.v1.ProxyService.AwaitProxies:output_type -> meridian.peer.v1.AwaitProxiesResponse
-	47, // 80: meridian.peer.v1.ProxyService.AuditRecords:output_type -> meridian.peer.v1.AuditRecordsResponse
-	49, // 81: meridian.peer.v1.ProxyService.WayToGlobal:output_type -> meridian.peer.v1.WayToGlobalResponse
-	62, // [62:82] is the sub-list for method output_type
-	42, // [42:62] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	6,  // 0: meridian.peer.v1.ProposeResponse.results:type_name -> meridian.peer.v1.OpResult
+	7,  // 1: meridian.peer.v1.ProposeResponse.refusal:type_name -> meridian.peer.v1.Refusal
+	0,  // 2: meridian.peer.v1.ProposeAllRequest.proposals:type_name -> meridian.peer.v1.ProposeRequest
+	4,  // 3: meridian.peer.v1.ProposeAllResponse.outcomes:type_name -> meridian.peer.v1.ProposeOutcome
+	1,  // 4: meridian.peer.v1.ProposeOutcome.response:type_name -> meridian.peer.v1.ProposeResponse
+	5,  // 5: meridian.peer.v1.OpResult.key:type_name -> meridian.peer.v1.Key
+	8,  // 6: meridian.peer.v1.Refusal.conflict:type_name -> meridian.peer.v1.Conflict
+	9,  // 7: meridian.peer.v1.Refusal.access_changed:type_name -> meridian.peer.v1.AccessChanged
+	10, // 8: meridian.peer.v1.Refusal.mesh_missing:type_name -> meridian.peer.v1.MeshMissing
+	11, // 9: meridian.peer.v1.Refusal.mesh_not_empty:type_name -> meridian.peer.v1.MeshNotEmpty
+	12, // 10: meridian.peer.v1.Refusal.invalid_op:type_name -> meridian.peer.v1.InvalidOp
+	13, // 11: meridian.peer.v1.Refusal.changed:type_name -> meridian.peer.v1.Changed
+	14, // 12: meridian.peer.v1.Refusal.part_changed:type_name -> meridian.peer.v1.PartChanged
+	15, // 13: meridian.peer.v1.Refusal.held:type_name -> meridian.peer.v1.Held
+	16, // 14: meridian.peer.v1.Refusal.too_many_rollouts:type_name -> meridian.peer.v1.TooManyRollouts
+	5,  // 15: meridian.peer.v1.Conflict.key:type_name -> meridian.peer.v1.Key
+	5,  // 16: meridian.peer.v1.MeshMissing.key:type_name -> meridian.peer.v1.Key
+	5,  // 17: meridian.peer.v1.MeshNotEmpty.example:type_name -> meridian.peer.v1.Key
+	5,  // 18: meridian.peer.v1.InvalidOp.key:type_name -> meridian.peer.v1.Key
+	5,  // 19: meridian.peer.v1.Held.key:type_name -> meridian.peer.v1.Key
+	21, // 20: meridian.peer.v1.StatusResponse.members:type_name -> meridian.peer.v1.MemberAddress
+	21, // 21: meridian.peer.v1.AddMemberResponse.members:type_name -> meridian.peer.v1.MemberAddress
+	64, // 22: meridian.peer.v1.ListAuditRequest.request:type_name -> meridian.v1.ListAuditRequest
+	33, // 23: meridian.peer.v1.ListAuditRequest.after:type_name -> meridian.peer.v1.AuditPlace
+	35, // 24: meridian.peer.v1.ListAuditResponse.absent:type_name -> meridian.peer.v1.AbsentServer
+	37, // 25: meridian.peer.v1.ZonesRequest.page:type_name -> meridian.peer.v1.Page
+	39, // 26: meridian.peer.v1.ZonesResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	65, // 27: meridian.peer.v1.ZoneReport.epoch:type_name -> meridian.sync.v1.Epoch
+	40, // 28: meridian.peer.v1.ZoneReport.instances:type_name -> meridian.peer.v1.ZoneInstance
+	65, // 29: meridian.peer.v1.ZoneInstance.epoch:type_name -> meridian.sync.v1.Epoch
+	66, // 30: meridian.peer.v1.ZoneInstance.quarantined:type_name -> meridian.v1.Quarantined
+	37, // 31: meridian.peer.v1.WaitAppliedRequest.page:type_name -> meridian.peer.v1.Page
+	39, // 32: meridian.peer.v1.WaitAppliedResponse.report:type_name -> meridian.peer.v1.ZoneReport
+	48, // 33: meridian.peer.v1.AwaitProxiesResponse.behind:type_name -> meridian.peer.v1.ProxyBehind
+	5,  // 34: meridian.peer.v1.ProxyBehind.dataplane:type_name -> meridian.peer.v1.Key
+	32, // 35: meridian.peer.v1.AuditRecordsRequest.query:type_name -> meridian.peer.v1.ListAuditRequest
+	34, // 36: meridian.peer.v1.AuditRecordsResponse.page:type_name -> meridian.peer.v1.ListAuditResponse
+	67, // 37: meridian.peer.v1.WayToGlobalResponse.global:type_name -> meridian.v1.GlobalAccess
+	58, // 38: meridian.peer.v1.EnforcedResponse.policies:type_name -> meridian.peer.v1.PolicyEnforcement
+	45, // 39: meridian.peer.v1.EnforcedResponse.fields:type_name -> meridian.peer.v1.UnenforcedField
+	5,  // 40: meridian.peer.v1.PolicyEnforcement.policy:type_name -> meridian.peer.v1.Key
+	63, // 41: meridian.peer.v1.PolicyEnforcement.lacking:type_name -> meridian.peer.v1.PolicyEnforcement.LackingEntry
+	5,  // 42: meridian.peer.v1.PolicyEnforcement.lacks:type_name -> meridian.peer.v1.Key
+	5,  // 43: meridian.peer.v1.PolicyEnforcement.part:type_name -> meridian.peer.v1.Key
+	60, // 44: meridian.peer.v1.ProxiesResponse.proxies:type_name -> meridian.peer.v1.ProxyReport
+	0,  // 45: meridian.peer.v1.RaftService.Propose:input_type -> meridian.peer.v1.ProposeRequest
+	2,  // 46: meridian.peer.v1.RaftService.ProposeAll:input_type -> meridian.peer.v1.ProposeAllRequest
+	17, // 47: meridian.peer.v1.RaftService.ReadIndex:input_type -> meridian.peer.v1.ReadIndexRequest
+	19, // 48: meridian.peer.v1.RaftService.Status:input_type -> meridian.peer.v1.StatusRequest
+	22, // 49: meridian.peer.v1.RaftService.AddMember:input_type -> meridian.peer.v1.AddMemberRequest
+	24, // 50: meridian.peer.v1.RaftService.RemoveMember:input_type -> meridian.peer.v1.RemoveMemberRequest
+	26, // 51: meridian.peer.v1.RaftService.TransferLeadership:input_type -> meridian.peer.v1.TransferLeadershipRequest
+	28, // 52: meridian.peer.v1.RaftService.Restore:input_type -> meridian.peer.v1.RestoreRequest
+	36, // 53: meridian.peer.v1.ZoneService.Zones:input_type -> meridian.peer.v1.ZonesRequest
+	41, // 54: meridian.peer.v1.ZoneService.Ask:input_type -> meridian.peer.v1.AskRequest
+	43, // 55: meridian.peer.v1.ZoneService.WaitApplied:input_type -> meridian.peer.v1.WaitAppliedRequest
+	30, // 56: meridian.peer.v1.ZoneService.Authorities:input_type -> meridian.peer.v1.AuthoritiesRequest
+	32, // 57: meridian.peer.v1.ZoneService.ListAudit:input_type -> meridian.peer.v1.ListAuditRequest
+	55, // 58: meridian.peer.v1.ProxyService.Proxies:input_type -> meridian.peer.v1.ProxiesRequest
+	61, // 59: meridian.peer.v1.ProxyService.Identities:input_type -> meridian.peer.v1.IdentitiesRequest
+	53, // 60: meridian.peer.v1.ProxyService.ServerAuthorities:input_type -> meridian.peer.v1.ServerAuthoritiesRequest
+	68, // 61: meridian.peer.v1.ProxyService.Inspect:input_type -> meridian.v1.InspectRequest
+	56, // 62: meridian.peer.v1.ProxyService.Enforced:input_type -> meridian.peer.v1.EnforcedRequest
+	46, // 63: meridian.peer.v1.ProxyService.AwaitProxies:input_type -> meridian.peer.v1.AwaitProxiesRequest
+	49, // 64: meridian.peer.v1.ProxyService.AuditRecords:input_type -> meridian.peer.v1.AuditRecordsRequest
+	51, // 65: meridian.peer.v1.ProxyService.WayToGlobal:input_type -> meridian.peer.v1.WayToGlobalRequest
+	1,  // 66: meridian.peer.v1.RaftService.Propose:output_type -> meridian.peer.v1.ProposeResponse
+	3,  // 67: meridian.peer.v1.RaftService.ProposeAll:output_type -> meridian.peer.v1.ProposeAllResponse
+	18, // 68: meridian.peer.v1.RaftService.ReadIndex:output_type -> meridian.peer.v1.ReadIndexResponse
+	20, // 69: meridian.peer.v1.RaftService.Status:output_type -> meridian.peer.v1.StatusResponse
+	23, // 70: meridian.peer.v1.RaftService.AddMember:output_type -> meridian.peer.v1.AddMemberResponse
+	25, // 71: meridian.peer.v1.RaftService.RemoveMember:output_type -> meridian.peer.v1.RemoveMemberResponse
+	27, // 72: meridian.peer.v1.RaftService.TransferLeadership:output_type -> meridian.peer.v1.TransferLeadershipResponse
+	29, // 73: meridian.peer.v1.RaftService.Restore:output_type -> meridian.peer.v1.RestoreResponse
+	38, // 74: meridian.peer.v1.ZoneService.Zones:output_type -> meridian.peer.v1.ZonesResponse
+	42, // 75: meridian.peer.v1.ZoneService.Ask:output_type -> meridian.peer.v1.AskResponse
+	44, // 76: meridian.peer.v1.ZoneService.WaitApplied:output_type -> meridian.peer.v1.WaitAppliedResponse
+	31, // 77: meridian.peer.v1.ZoneService.Authorities:output_type -> meridian.peer.v1.AuthoritiesResponse
+	34, // 78: meridian.peer.v1.ZoneService.ListAudit:output_type -> meridian.peer.v1.ListAuditResponse
+	59, // 79: meridian.peer.v1.ProxyService.Proxies:output_type -> meridian.peer.v1.ProxiesResponse
+	62, // 80: meridian.peer.v1.ProxyService.Identities:output_type -> meridian.peer.v1.IdentitiesResponse
+	54, // 81: meridian.peer.v1.ProxyService.ServerAuthorities:output_type -> meridian.peer.v1.ServerAuthoritiesResponse
+	69, // 82: meridian.peer.v1.ProxyService.Inspect:output_type -> meridian.v1.InspectResponse
+	57, // 83: meridian.peer.v1.ProxyService.Enforced:output_type -> meridian.peer.v1.EnforcedResponse
+	47, // 84: meridian.peer.v1.ProxyService.AwaitProxies:output_type -> meridian.peer.v1.AwaitProxiesResponse
+	50, // 85: meridian.peer.v1.ProxyService.AuditRecords:output_type -> meridian.peer.v1.AuditRecordsResponse
+	52, // 86: meridian.peer.v1.ProxyService.WayToGlobal:output_type -> meridian.peer.v1.WayToGlobalResponse
+	66, // [66:87] is the sub-list for method output_type
+	45, // [45:66] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -4475,6 +4665,10 @@ func file_peer_v1_peer_proto_init() {
 		return
 	}
 	file_peer_v1_peer_proto_msgTypes[4].OneofWrappers = []any{
+		(*ProposeOutcome_Response)(nil),
+		(*ProposeOutcome_Status)(nil),
+	}
+	file_peer_v1_peer_proto_msgTypes[7].OneofWrappers = []any{
 		(*Refusal_Conflict)(nil),
 		(*Refusal_AccessChanged)(nil),
 		(*Refusal_MeshMissing)(nil),
@@ -4491,7 +4685,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   61,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -26,6 +26,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	RaftService_Propose_FullMethodName            = "/meridian.peer.v1.RaftService/Propose"
+	RaftService_ProposeAll_FullMethodName         = "/meridian.peer.v1.RaftService/ProposeAll"
 	RaftService_ReadIndex_FullMethodName          = "/meridian.peer.v1.RaftService/ReadIndex"
 	RaftService_Status_FullMethodName             = "/meridian.peer.v1.RaftService/Status"
 	RaftService_AddMember_FullMethodName          = "/meridian.peer.v1.RaftService/AddMember"
@@ -44,6 +45,9 @@ type RaftServiceClient interface {
 	// Propose writes a batch that the caller has authenticated, checked and
 	// decided, and returns what the state machine made of it.
 	Propose(ctx context.Context, in *ProposeRequest, opts ...grpc.CallOption) (*ProposeResponse, error)
+	// ProposeAll is Propose of several batches that wait at the same time, each with an
+	// outcome of its own.
+	ProposeAll(ctx context.Context, in *ProposeAllRequest, opts ...grpc.CallOption) (*ProposeAllResponse, error)
 	// ReadIndex returns the revision that a read has to wait for to see every
 	// write that was acknowledged before the call.
 	ReadIndex(ctx context.Context, in *ReadIndexRequest, opts ...grpc.CallOption) (*ReadIndexResponse, error)
@@ -74,6 +78,16 @@ func (c *raftServiceClient) Propose(ctx context.Context, in *ProposeRequest, opt
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ProposeResponse)
 	err := c.cc.Invoke(ctx, RaftService_Propose_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *raftServiceClient) ProposeAll(ctx context.Context, in *ProposeAllRequest, opts ...grpc.CallOption) (*ProposeAllResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProposeAllResponse)
+	err := c.cc.Invoke(ctx, RaftService_ProposeAll_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +167,9 @@ type RaftServiceServer interface {
 	// Propose writes a batch that the caller has authenticated, checked and
 	// decided, and returns what the state machine made of it.
 	Propose(context.Context, *ProposeRequest) (*ProposeResponse, error)
+	// ProposeAll is Propose of several batches that wait at the same time, each with an
+	// outcome of its own.
+	ProposeAll(context.Context, *ProposeAllRequest) (*ProposeAllResponse, error)
 	// ReadIndex returns the revision that a read has to wait for to see every
 	// write that was acknowledged before the call.
 	ReadIndex(context.Context, *ReadIndexRequest) (*ReadIndexResponse, error)
@@ -181,6 +198,9 @@ type UnimplementedRaftServiceServer struct{}
 
 func (UnimplementedRaftServiceServer) Propose(context.Context, *ProposeRequest) (*ProposeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Propose not implemented")
+}
+func (UnimplementedRaftServiceServer) ProposeAll(context.Context, *ProposeAllRequest) (*ProposeAllResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ProposeAll not implemented")
 }
 func (UnimplementedRaftServiceServer) ReadIndex(context.Context, *ReadIndexRequest) (*ReadIndexResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadIndex not implemented")
@@ -235,6 +255,24 @@ func _RaftService_Propose_Handler(srv interface{}, ctx context.Context, dec func
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(RaftServiceServer).Propose(ctx, req.(*ProposeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RaftService_ProposeAll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProposeAllRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RaftServiceServer).ProposeAll(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RaftService_ProposeAll_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RaftServiceServer).ProposeAll(ctx, req.(*ProposeAllRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -346,6 +384,10 @@ var RaftService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Propose",
 			Handler:    _RaftService_Propose_Handler,
+		},
+		{
+			MethodName: "ProposeAll",
+			Handler:    _RaftService_ProposeAll_Handler,
 		},
 		{
 			MethodName: "ReadIndex",

@@ -48,7 +48,10 @@ type Command struct {
 	// The last batch that may have changed the state; absent for any.
 	UnchangedSince *uint64 `protobuf:"varint,9,opt,name=unchanged_since,json=unchangedSince,proto3,oneof" json:"unchanged_since,omitempty"`
 	// Parts of the state that must be as they were when the command was decided.
-	Parts         []*Part `protobuf:"bytes,10,rep,name=parts,proto3" json:"parts,omitempty"`
+	Parts []*Part `protobuf:"bytes,10,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Batches of several callers, applied one after the other at one revision; with
+	// them, only time is set, which is that of all of them.
+	Members       []*Member `protobuf:"bytes,11,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -153,6 +156,69 @@ func (x *Command) GetParts() []*Part {
 	return nil
 }
 
+func (x *Command) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// Member is a batch that shares an entry with others.
+type Member struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The Command, encoded. It has operations, preconditions, access_revision and
+	// request_id at most; its time does not count.
+	Command []byte `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
+	// Its Note, encoded.
+	Note          []byte `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_store_v1_command_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_store_v1_command_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_store_v1_command_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Member) GetCommand() []byte {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *Member) GetNote() []byte {
+	if x != nil {
+		return x.Note
+	}
+	return nil
+}
+
 // Part is what a mesh has of some kinds.
 type Part struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -166,7 +232,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_store_v1_command_proto_msgTypes[1]
+	mi := &file_store_v1_command_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -178,7 +244,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[1]
+	mi := &file_store_v1_command_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -191,7 +257,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{1}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Part) GetMesh() string {
@@ -230,7 +296,7 @@ type Retention struct {
 
 func (x *Retention) Reset() {
 	*x = Retention{}
-	mi := &file_store_v1_command_proto_msgTypes[2]
+	mi := &file_store_v1_command_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -242,7 +308,7 @@ func (x *Retention) String() string {
 func (*Retention) ProtoMessage() {}
 
 func (x *Retention) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[2]
+	mi := &file_store_v1_command_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -255,7 +321,7 @@ func (x *Retention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retention.ProtoReflect.Descriptor instead.
 func (*Retention) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{2}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Retention) GetBatches() uint64 {
@@ -295,7 +361,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_store_v1_command_proto_msgTypes[3]
+	mi := &file_store_v1_command_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -307,7 +373,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[3]
+	mi := &file_store_v1_command_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -320,7 +386,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{3}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Operation) GetChange() isOperation_Change {
@@ -387,7 +453,7 @@ type Precondition struct {
 
 func (x *Precondition) Reset() {
 	*x = Precondition{}
-	mi := &file_store_v1_command_proto_msgTypes[4]
+	mi := &file_store_v1_command_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +465,7 @@ func (x *Precondition) String() string {
 func (*Precondition) ProtoMessage() {}
 
 func (x *Precondition) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[4]
+	mi := &file_store_v1_command_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +478,7 @@ func (x *Precondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Precondition.ProtoReflect.Descriptor instead.
 func (*Precondition) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{4}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Precondition) GetKey() *Key {
@@ -449,7 +515,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_store_v1_command_proto_msgTypes[5]
+	mi := &file_store_v1_command_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +527,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[5]
+	mi := &file_store_v1_command_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +540,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{5}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Key) GetKind() string {
@@ -509,7 +575,7 @@ type Label struct {
 
 func (x *Label) Reset() {
 	*x = Label{}
-	mi := &file_store_v1_command_proto_msgTypes[6]
+	mi := &file_store_v1_command_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +587,7 @@ func (x *Label) String() string {
 func (*Label) ProtoMessage() {}
 
 func (x *Label) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[6]
+	mi := &file_store_v1_command_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +600,7 @@ func (x *Label) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Label.ProtoReflect.Descriptor instead.
 func (*Label) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{6}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Label) GetName() string {
@@ -571,7 +637,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_store_v1_command_proto_msgTypes[7]
+	mi := &file_store_v1_command_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +649,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[7]
+	mi := &file_store_v1_command_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +662,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{7}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Resource) GetKey() *Key {
@@ -660,7 +726,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_store_v1_command_proto_msgTypes[8]
+	mi := &file_store_v1_command_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +738,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[8]
+	mi := &file_store_v1_command_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +751,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{8}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Epoch) GetClusterId() string {
@@ -726,7 +792,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_store_v1_command_proto_msgTypes[9]
+	mi := &file_store_v1_command_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +804,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[9]
+	mi := &file_store_v1_command_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +817,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{9}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Restore) GetId() uint64 {
@@ -800,7 +866,7 @@ type RestoreEnd struct {
 
 func (x *RestoreEnd) Reset() {
 	*x = RestoreEnd{}
-	mi := &file_store_v1_command_proto_msgTypes[10]
+	mi := &file_store_v1_command_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +878,7 @@ func (x *RestoreEnd) String() string {
 func (*RestoreEnd) ProtoMessage() {}
 
 func (x *RestoreEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[10]
+	mi := &file_store_v1_command_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +891,7 @@ func (x *RestoreEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreEnd.ProtoReflect.Descriptor instead.
 func (*RestoreEnd) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{10}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RestoreEnd) GetReplaces() *Epoch {
@@ -889,7 +955,7 @@ type Note struct {
 
 func (x *Note) Reset() {
 	*x = Note{}
-	mi := &file_store_v1_command_proto_msgTypes[11]
+	mi := &file_store_v1_command_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +967,7 @@ func (x *Note) String() string {
 func (*Note) ProtoMessage() {}
 
 func (x *Note) ProtoReflect() protoreflect.Message {
-	mi := &file_store_v1_command_proto_msgTypes[11]
+	mi := &file_store_v1_command_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +980,7 @@ func (x *Note) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Note.ProtoReflect.Descriptor instead.
 func (*Note) Descriptor() ([]byte, []int) {
-	return file_store_v1_command_proto_rawDescGZIP(), []int{11}
+	return file_store_v1_command_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Note) GetServer() string {
@@ -1005,7 +1071,7 @@ var File_store_v1_command_proto protoreflect.FileDescriptor
 
 const file_store_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x04\n" +
+	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x04\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12.\n" +
@@ -1020,9 +1086,13 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"\tretention\x18\b \x01(\v2\x13.store.v1.RetentionR\tretention\x12,\n" +
 	"\x0funchanged_since\x18\t \x01(\x04H\x01R\x0eunchangedSince\x88\x01\x01\x12$\n" +
 	"\x05parts\x18\n" +
-	" \x03(\v2\x0e.store.v1.PartR\x05partsB\x12\n" +
+	" \x03(\v2\x0e.store.v1.PartR\x05parts\x12*\n" +
+	"\amembers\x18\v \x03(\v2\x10.store.v1.MemberR\amembersB\x12\n" +
 	"\x10_access_revisionB\x12\n" +
-	"\x10_unchanged_since\"H\n" +
+	"\x10_unchanged_since\"6\n" +
+	"\x06Member\x12\x18\n" +
+	"\acommand\x18\x01 \x01(\fR\acommand\x12\x12\n" +
+	"\x04note\x18\x02 \x01(\fR\x04note\"H\n" +
 	"\x04Part\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x14\n" +
 	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x16\n" +
@@ -1100,48 +1170,50 @@ func file_store_v1_command_proto_rawDescGZIP() []byte {
 	return file_store_v1_command_proto_rawDescData
 }
 
-var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_store_v1_command_proto_goTypes = []any{
 	(*Command)(nil),               // 0: store.v1.Command
-	(*Part)(nil),                  // 1: store.v1.Part
-	(*Retention)(nil),             // 2: store.v1.Retention
-	(*Operation)(nil),             // 3: store.v1.Operation
-	(*Precondition)(nil),          // 4: store.v1.Precondition
-	(*Key)(nil),                   // 5: store.v1.Key
-	(*Label)(nil),                 // 6: store.v1.Label
-	(*Resource)(nil),              // 7: store.v1.Resource
-	(*Epoch)(nil),                 // 8: store.v1.Epoch
-	(*Restore)(nil),               // 9: store.v1.Restore
-	(*RestoreEnd)(nil),            // 10: store.v1.RestoreEnd
-	(*Note)(nil),                  // 11: store.v1.Note
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*Member)(nil),                // 1: store.v1.Member
+	(*Part)(nil),                  // 2: store.v1.Part
+	(*Retention)(nil),             // 3: store.v1.Retention
+	(*Operation)(nil),             // 4: store.v1.Operation
+	(*Precondition)(nil),          // 5: store.v1.Precondition
+	(*Key)(nil),                   // 6: store.v1.Key
+	(*Label)(nil),                 // 7: store.v1.Label
+	(*Resource)(nil),              // 8: store.v1.Resource
+	(*Epoch)(nil),                 // 9: store.v1.Epoch
+	(*Restore)(nil),               // 10: store.v1.Restore
+	(*RestoreEnd)(nil),            // 11: store.v1.RestoreEnd
+	(*Note)(nil),                  // 12: store.v1.Note
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_store_v1_command_proto_depIdxs = []int32{
-	12, // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
-	3,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
-	4,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
-	8,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
-	9,  // 4: store.v1.Command.restore:type_name -> store.v1.Restore
-	2,  // 5: store.v1.Command.retention:type_name -> store.v1.Retention
-	1,  // 6: store.v1.Command.parts:type_name -> store.v1.Part
-	7,  // 7: store.v1.Operation.put:type_name -> store.v1.Resource
-	5,  // 8: store.v1.Operation.delete:type_name -> store.v1.Key
-	5,  // 9: store.v1.Precondition.key:type_name -> store.v1.Key
-	5,  // 10: store.v1.Resource.key:type_name -> store.v1.Key
-	6,  // 11: store.v1.Resource.labels:type_name -> store.v1.Label
-	12, // 12: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
-	12, // 13: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
-	7,  // 14: store.v1.Restore.resources:type_name -> store.v1.Resource
-	10, // 15: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
-	8,  // 16: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
-	8,  // 17: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
-	12, // 18: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
-	12, // 19: store.v1.Note.time:type_name -> google.protobuf.Timestamp
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	13, // 0: store.v1.Command.time:type_name -> google.protobuf.Timestamp
+	4,  // 1: store.v1.Command.operations:type_name -> store.v1.Operation
+	5,  // 2: store.v1.Command.preconditions:type_name -> store.v1.Precondition
+	9,  // 3: store.v1.Command.set_epoch:type_name -> store.v1.Epoch
+	10, // 4: store.v1.Command.restore:type_name -> store.v1.Restore
+	3,  // 5: store.v1.Command.retention:type_name -> store.v1.Retention
+	2,  // 6: store.v1.Command.parts:type_name -> store.v1.Part
+	1,  // 7: store.v1.Command.members:type_name -> store.v1.Member
+	8,  // 8: store.v1.Operation.put:type_name -> store.v1.Resource
+	6,  // 9: store.v1.Operation.delete:type_name -> store.v1.Key
+	6,  // 10: store.v1.Precondition.key:type_name -> store.v1.Key
+	6,  // 11: store.v1.Resource.key:type_name -> store.v1.Key
+	7,  // 12: store.v1.Resource.labels:type_name -> store.v1.Label
+	13, // 13: store.v1.Resource.creation_time:type_name -> google.protobuf.Timestamp
+	13, // 14: store.v1.Resource.modification_time:type_name -> google.protobuf.Timestamp
+	8,  // 15: store.v1.Restore.resources:type_name -> store.v1.Resource
+	11, // 16: store.v1.Restore.end:type_name -> store.v1.RestoreEnd
+	9,  // 17: store.v1.RestoreEnd.replaces:type_name -> store.v1.Epoch
+	9,  // 18: store.v1.RestoreEnd.epoch:type_name -> store.v1.Epoch
+	13, // 19: store.v1.RestoreEnd.time:type_name -> google.protobuf.Timestamp
+	13, // 20: store.v1.Note.time:type_name -> google.protobuf.Timestamp
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_store_v1_command_proto_init() }
@@ -1150,7 +1222,7 @@ func file_store_v1_command_proto_init() {
 		return
 	}
 	file_store_v1_command_proto_msgTypes[0].OneofWrappers = []any{}
-	file_store_v1_command_proto_msgTypes[3].OneofWrappers = []any{
+	file_store_v1_command_proto_msgTypes[4].OneofWrappers = []any{
 		(*Operation_Put)(nil),
 		(*Operation_Delete)(nil),
 	}
@@ -1160,7 +1232,7 @@ func file_store_v1_command_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_v1_command_proto_rawDesc), len(file_store_v1_command_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

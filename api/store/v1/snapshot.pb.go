@@ -517,7 +517,9 @@ type SnapshotPast struct {
 	PreviousEpoch *Epoch        `protobuf:"bytes,6,opt,name=previous_epoch,json=previousEpoch,proto3" json:"previous_epoch,omitempty"`
 	Changes       []*PastChange `protobuf:"bytes,7,rep,name=changes,proto3" json:"changes,omitempty"`
 	// The note of the batch's log entry.
-	Note          []byte `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`
+	Note []byte `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`
+	// In place of it, the notes of the batches that shared the entry.
+	Notes         [][]byte `protobuf:"bytes,9,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +610,13 @@ func (x *SnapshotPast) GetNote() []byte {
 	return nil
 }
 
+func (x *SnapshotPast) GetNotes() [][]byte {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 // PastChange is one change of such a batch.
 type PastChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -616,7 +625,9 @@ type PastChange struct {
 	// has no labels and no spec.
 	Before *Resource `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
 	// The version that the batch wrote; 0 when it deleted.
-	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Which of the notes is the one of this change, from 0.
+	Note          uint32 `protobuf:"varint,4,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -668,6 +679,13 @@ func (x *PastChange) GetBefore() *Resource {
 func (x *PastChange) GetVersion() uint64 {
 	if x != nil {
 		return x.Version
+	}
+	return 0
+}
+
+func (x *PastChange) GetNote() uint32 {
+	if x != nil {
+		return x.Note
 	}
 	return 0
 }
@@ -797,7 +815,7 @@ const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\fSnapshotUndo\x120\n" +
 	"\bresource\x18\x01 \x01(\v2\x12.store.v1.ResourceH\x00R\bresource\x12)\n" +
 	"\acreated\x18\x02 \x01(\v2\r.store.v1.KeyH\x00R\acreatedB\b\n" +
-	"\x06before\"\xed\x02\n" +
+	"\x06before\"\x83\x03\n" +
 	"\fSnapshotPast\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
@@ -806,12 +824,14 @@ const file_store_v1_snapshot_proto_rawDesc = "" +
 	"\x18previous_access_revision\x18\x05 \x01(\x04R\x16previousAccessRevision\x126\n" +
 	"\x0eprevious_epoch\x18\x06 \x01(\v2\x0f.store.v1.EpochR\rpreviousEpoch\x12.\n" +
 	"\achanges\x18\a \x03(\v2\x14.store.v1.PastChangeR\achanges\x12\x12\n" +
-	"\x04note\x18\b \x01(\fR\x04note\"s\n" +
+	"\x04note\x18\b \x01(\fR\x04note\x12\x14\n" +
+	"\x05notes\x18\t \x03(\fR\x05notes\"\x87\x01\n" +
 	"\n" +
 	"PastChange\x12\x1f\n" +
 	"\x03key\x18\x01 \x01(\v2\r.store.v1.KeyR\x03key\x12*\n" +
 	"\x06before\x18\x02 \x01(\v2\x12.store.v1.ResourceR\x06before\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\"\xdc\x01\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\rR\x04note\"\xdc\x01\n" +
 	"\x0fSnapshotTrailer\x12\x1c\n" +
 	"\tresources\x18\x01 \x01(\x04R\tresources\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x18\n" +

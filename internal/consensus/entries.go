@@ -1,0 +1,122 @@
+package consensus
+
+import (
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"meridian/internal/resource"
+	"meridian/internal/store"
+)
+
+const (
+	// maxMembers and maxMemberBytes bound what shares one entry, by the number of batches
+	// and their size in bytes. A batch that is larger has an entry of its own.
+	maxMembers     = 256
+	maxMemberBytes = 256 << 10
+)
+
+// entries writes batches to the log of the leader. Those that wait at the same time share
+// an entry, where each of them allows it and they write different resources: it is one
+// message to each follower, one sync of each log and one step of each store. Nothing
+// waits in order to share: a batch that comes alone is written at once.
+type entries struct {
+	*core
+	formats *formats
+	queue   portions[*queued]
+}
+
+func newEntries(c *core, f *formats) *entries {
+	e := &entries{core: c, formats: f}
+	e.queue = portions[*queued]{atOnce: c.cfg.WritesAtOnce, take: takeEntry, serve: e.commit, run: e.requests.Go}
+	return e
+}
+
+// queued is a batch that is to be written.
+type queued struct {
+	command, note []byte
+	scope         store.Scope
+	// answer is called once, when it is known what became of it.
+	answer func(answer)
+}
+
+// answer is what became of a batch.
+type answer struct {
+	result store.Result
+	index  uint64
+	err    error
+}
+
+// write writes a batch and returns before that is done.
+func (e *entries) write(w *queued) {
+	if !w.scope.Joinable || len(w.command) > maxMemberBytes || !e.formats.permits(store.FormatOfMembers) {
+		e.requests.Go(func() { e.commit([]*queued{w}) })
+		return
+	}
+	e.queue.add(w)
+}
+
+// takeEntry takes what shares the next entry: the batch that has waited longest, and those
+// after it that fit and write other resources than those before them.
+func takeEntry(waiting []*queued) (members, left []*queued) {
+	written, bytes := map[resource.Key]bool{}, 0
+	for i, w := range waiting {
+		if len(members) == maxMembers || bytes+len(w.command) > maxMemberBytes {
+			return members, append(left, waiting[i:]...)
+		}
+		alone := !slices.ContainsFunc(w.scope.Keys, func(key resource.Key) bool { return written[key] })
+		for _, key := range w.scope.Keys {
+			written[key] = true // also where it stays behind: so do later ones of its keys
+		}
+		if alone {
+			members, bytes = append(members, w), bytes+len(w.command)
+		} else {
+			left = append(left, w)
+		}
+	}
+	return members, left
+}
+
+// commit writes one entry and answers its members.
+func (e *entries) commit(members []*queued) {
+	results, index, err := e.apply(members)
+	if err == nil {
+		e.transferring.accepted()
+	}
+	for i, w := range members {
+		a := answer{index: index, err: err}
+		if err == nil {
+			a.result, a.err = results[i], results[i].Err
+		}
+		w.answer(a)
+	}
+}
+
+// apply writes one entry and returns what the state machine made of each member.
+func (e *entries) apply(members []*queued) (results []store.Result, index uint64, err error) {
+	entry := raft.Log{Data: members[0].command, Extensions: members[0].note}
+	if len(members) > 1 {
+		commands, notes := make([][]byte, len(members)), make([][]byte, len(members))
+		for i, w := range members {
+			commands[i], notes[i] = w.command, w.note
+		}
+		joined, err := store.JoinCommands(e.cfg.Clock(), commands, notes)
+		if err != nil {
+			return nil, 0, err
+		}
+		entry = raft.Log{Data: joined}
+	}
+	future := e.raft.ApplyLog(entry, e.cfg.ApplyTimeout)
+	if err := future.Error(); err != nil {
+		return nil, 0, e.proposeError(err)
+	}
+	response := future.Response()
+	if err, halted := response.(error); halted {
+		return nil, 0, unknownOutcome(err)
+	}
+	result, _ := response.(store.Result)
+	if len(members) == 1 {
+		return []store.Result{result}, future.Index(), nil
+	}
+	return result.Members, future.Index(), nil
+}

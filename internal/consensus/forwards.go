@@ -1,0 +1,104 @@
+package consensus
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/store"
+)
+
+// forwards sends batches to the leader. Those that wait at the same time share a call.
+type forwards struct {
+	*core
+	queue portions[*forward]
+}
+
+// forward is a batch that is sent to the leader.
+type forward struct {
+	conn    *grpc.ClientConn
+	request *peerv1.ProposeRequest
+	// done is closed when it is known what the call has given, which is in what follows.
+	done     chan struct{}
+	response *peerv1.ProposeResponse
+	sent     bool // the leader may have it
+	err      error
+}
+
+func newForwards(c *core) *forwards {
+	f := &forwards{core: c}
+	f.queue = portions[*forward]{atOnce: c.cfg.WritesAtOnce, take: takeCall, serve: f.call, run: f.requests.Go}
+	return f
+}
+
+// propose sends a batch and returns the leader's response, or an error and whether the
+// leader may have the batch. When ctx ends it returns, though the leader may still write
+// what it has.
+func (f *forwards) propose(ctx context.Context, conn *grpc.ClientConn, request *peerv1.ProposeRequest) (response *peerv1.ProposeResponse, sent bool, err error) {
+	if f.formatInUse.Load() < store.FormatOfMembers { // the leader may not know of shared calls
+		var reached peer.Peer
+		response, err := peerv1.NewRaftServiceClient(conn).Propose(ctx, request, grpc.Peer(&reached))
+		return response, reached.Addr != nil, err
+	}
+	w := &forward{conn: conn, request: request, done: make(chan struct{})}
+	f.queue.add(w)
+	select {
+	case <-w.done:
+		return w.response, w.sent, w.err
+	case <-ctx.Done():
+		return nil, !f.queue.remove(w), status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// takeCall takes what shares the next call: what has waited longest, and what of the rest
+// fits and has the same way.
+func takeCall(waiting []*forward) (members, left []*forward) {
+	bytes := 0
+	for i, w := range waiting {
+		size := len(w.request.GetCommand()) + len(w.request.GetNote())
+		switch {
+		case len(members) == maxMembers || len(members) > 0 && bytes+size > maxMemberBytes:
+			return members, append(left, waiting[i:]...)
+		case len(members) > 0 && w.conn != members[0].conn:
+			left = append(left, w)
+		default:
+			members, bytes = append(members, w), bytes+size
+		}
+	}
+	return members, left
+}
+
+// call sends batches and notes what became of each.
+func (f *forwards) call(members []*forward) {
+	ctx, cancel := context.WithTimeout(f.aborting, f.cfg.ApplyTimeout)
+	defer cancel()
+	var reached peer.Peer
+	leader := peerv1.NewRaftServiceClient(members[0].conn)
+	if len(members) == 1 {
+		w := members[0]
+		w.response, w.err = leader.Propose(ctx, w.request, grpc.Peer(&reached))
+		w.sent = reached.Addr != nil
+		close(w.done)
+		return
+	}
+	request := &peerv1.ProposeAllRequest{Proposals: make([]*peerv1.ProposeRequest, len(members))}
+	for i, w := range members {
+		request.Proposals[i] = w.request
+	}
+	response, err := leader.ProposeAll(ctx, request, grpc.Peer(&reached))
+	outcomes := response.GetOutcomes()
+	for i, w := range members {
+		w.sent, w.err = reached.Addr != nil, err
+		if err == nil {
+			var outcome *peerv1.ProposeOutcome // without one, what became of it is unknown
+			if i < len(outcomes) {
+				outcome = outcomes[i]
+			}
+			w.response, w.err = outcomeFromPeer(outcome)
+		}
+		close(w.done)
+	}
+}

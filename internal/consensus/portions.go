@@ -1,0 +1,69 @@
+package consensus
+
+import "sync"
+
+// portions serves what waits at the same time together, in portions. Nothing waits in
+// order to be served together: as long as few are being served, the next is served at
+// once. Where many are, what comes meanwhile waits for them and is one portion.
+type portions[T comparable] struct {
+	// atOnce is how many of those that wait are served at once before others wait for them.
+	atOnce int
+	// take chooses the next portion from what waits, oldest first: one at least. It returns
+	// what is left, too.
+	take func(waiting []T) (portion, left []T)
+	// serve serves a portion.
+	serve func(portion []T)
+	// run runs a function on a goroutine of its own.
+	run func(func())
+
+	mu       sync.Mutex
+	waiting  []T // guarded by mu, as all below
+	underway int // portions that are being served
+	served   int // what they have
+}
+
+// add has one served, and returns before that.
+func (p *portions[T]) add(one T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = append(p.waiting, one)
+	if portion := p.nextLocked(); len(portion) > 0 {
+		p.run(func() { p.serveAll(portion) })
+	}
+}
+
+// remove takes one back that waits, and reports whether it does.
+func (p *portions[T]) remove(one T) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, waits := range p.waiting {
+		if waits == one {
+			p.waiting = append(p.waiting[:i:i], p.waiting[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// nextLocked returns the next portion, if it is to be served now.
+func (p *portions[T]) nextLocked() (portion []T) {
+	if len(p.waiting) == 0 || p.underway > 0 && p.served >= p.atOnce {
+		return nil
+	}
+	portion, p.waiting = p.take(p.waiting)
+	p.underway++
+	p.served += len(portion)
+	return portion
+}
+
+// serveAll serves a portion, and then what is to be served after it.
+func (p *portions[T]) serveAll(portion []T) {
+	for len(portion) > 0 {
+		p.serve(portion)
+		p.mu.Lock()
+		p.underway--
+		p.served -= len(portion)
+		portion = p.nextLocked()
+		p.mu.Unlock()
+	}
+}
