@@ -1,7 +1,7 @@
 package consensus
 
 import (
-	"slices"
+	"sync"
 
 	"github.com/hashicorp/raft"
 
@@ -28,7 +28,7 @@ type entries struct {
 
 func newEntries(c *core, f *formats) *entries {
 	e := &entries{core: c, formats: f}
-	e.queue = portions[*queued]{atOnce: c.cfg.WritesAtOnce, take: takeEntry, serve: e.commit, run: e.requests.Go}
+	e.queue = portions[*queued]{atOnce: c.cfg.WritesAtOnce, take: takeBatches, serve: e.writeAll, run: e.requests.Go}
 	return e
 }
 
@@ -56,25 +56,49 @@ func (e *entries) write(w *queued) {
 	e.queue.add(w)
 }
 
-// takeEntry takes what shares the next entry: the batch that has waited longest, and those
-// after it that fit and write other resources than those before them.
-func takeEntry(waiting []*queued) (members, left []*queued) {
-	written, bytes := map[resource.Key]bool{}, 0
+// takeBatches takes what is written next: the batch that has waited longest, and what of
+// those after it fits.
+func takeBatches(waiting []*queued) (batches, left []*queued) {
+	bytes := 0
 	for i, w := range waiting {
-		if len(members) == maxMembers || bytes+len(w.command) > maxMemberBytes {
-			return members, append(left, waiting[i:]...)
-		}
-		alone := !slices.ContainsFunc(w.scope.Keys, func(key resource.Key) bool { return written[key] })
-		for _, key := range w.scope.Keys {
-			written[key] = true // also where it stays behind: so do later ones of its keys
-		}
-		if alone {
-			members, bytes = append(members, w), bytes+len(w.command)
-		} else {
-			left = append(left, w)
+		if bytes += len(w.command); i == maxMembers || i > 0 && bytes > maxMemberBytes {
+			return waiting[:i:i], waiting[i:]
 		}
 	}
-	return members, left
+	return waiting, nil
+}
+
+// writeAll writes batches, as few entries as there can be. Several are written at the
+// same time, for which raft syncs its log once.
+func (e *entries) writeAll(batches []*queued) {
+	all := membersOfEntries(batches)
+	var others sync.WaitGroup
+	for _, members := range all[1:] {
+		others.Go(func() { e.commit(members) })
+	}
+	e.commit(all[0])
+	others.Wait()
+}
+
+// membersOfEntries arranges batches by the entries that they share. Batches of one resource
+// are in different ones.
+func membersOfEntries(batches []*queued) [][]*queued {
+	var all [][]*queued
+	next := map[resource.Key]int{} // the first entry that does not write a resource, nor any after it
+	for _, w := range batches {
+		entry := 0
+		for _, key := range w.scope.Keys {
+			entry = max(entry, next[key])
+		}
+		for _, key := range w.scope.Keys {
+			next[key] = entry + 1
+		}
+		if entry == len(all) {
+			all = append(all, nil)
+		}
+		all[entry] = append(all[entry], w)
+	}
+	return all
 }
 
 // commit writes one entry and answers its members.

@@ -45,7 +45,7 @@ func (t *told) applied(note []byte, result store.Result) {
 	t.results[string(note)] = result
 }
 
-// TestBatchesThatWaitShareAnEntry: at the leader and at a follower, which sends them to
+// TestBatchesThatWaitShareAnEntry (§7.2): at the leader and at a follower, which sends them to
 // the leader together. Each is decided on its own, and what is refused takes nothing else
 // with it; each server is told what became of each.
 func TestBatchesThatWaitShareAnEntry(t *testing.T) {
@@ -126,15 +126,22 @@ func shareEntries(t *testing.T, c *cluster, leader *server) {
 }
 
 // TestBatchesOfOneResourceShareNoEntry: each is decided on what the one before it has left.
+// They are written at the same time all the same, and do not wait for each other's way to
+// the followers and back.
 func TestBatchesOfOneResourceShareNoEntry(t *testing.T) {
 	bubble(t, func(t *testing.T, c *cluster) {
 		c.three()
 		leader := c.leader(c.others(nil)...)
 		shareEntries(t, c, leader)
+		for _, s := range c.others(leader) {
+			c.network.Delay(leader.name, s.name, 20*time.Millisecond)
+		}
+		begun := time.Now()
 		results, errs, entries := proposeAtOnce(t, leader, leader, func(i int) store.Txn {
 			return store.Txn{Ops: []store.Op{put("k", fmt.Sprint(i)), put(fmt.Sprint("other", i), "1")}}
 		})
 		require.EqualValues(t, atOnce, entries)
+		require.Less(t, time.Since(begun), 10*20*time.Millisecond)
 		versions := map[uint64]bool{}
 		for i := range atOnce {
 			require.NoError(t, errs[i])

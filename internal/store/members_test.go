@@ -47,7 +47,7 @@ func timeless(r store.Reader) []string {
 	return lines
 }
 
-// TestMembersAreAppliedAsEntriesOfTheirOwn: batches that share an entry leave what they
+// TestMembersAreAppliedAsEntriesOfTheirOwn (§7.2): batches that share an entry leave what they
 // leave as entries of their own, one after the other, and each has the same result. They
 // are one batch of the feed, and each resource's history has the note of its own writer,
 // also after a start from a snapshot.

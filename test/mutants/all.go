@@ -441,7 +441,7 @@ var all = []mutant{
 	},
 	{
 		name: "one-key-in-one-entry", breaks: "batches that share an entry write different resources",
-		edits: []edit{{"return written[key] })", "return false && written[key] })"}},
+		edits: []edit{{"next[key] = entry + 1", "next[key] = entry"}},
 		pkg:   "./internal/consensus", run: "TestBatchesOfOneResourceShareNoEntry",
 	},
 	{
