@@ -22,7 +22,18 @@ const maxSpecDepth = doctree.MaxDepth - 8
 // The error is a *DocumentError with every problem; the problems returned are
 // the warnings and advice of a spec that is accepted.
 func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
-	spec, n, report := readSpec(meta, specJSON)
+	return build(meta, specJSON, nil)
+}
+
+// BuildInZone is Build for a dataplane of a zone: one that has no kuma.io/zone where WithZone
+// would add it gets the tag before it is decoded, and so is decoded once.
+func BuildInZone(meta Meta, specJSON []byte, zone ZoneName) (*Resource, []Problem, error) {
+	return build(meta, specJSON, func(spec *doctree.Node) { addZoneTag(spec, zone) })
+}
+
+// build is Build, of a spec that edit may change before it is decoded.
+func build(meta Meta, specJSON []byte, edit func(spec *doctree.Node)) (*Resource, []Problem, error) {
+	spec, n, report := readSpec(meta, specJSON, edit)
 	var canonical []byte
 	if n != nil {
 		canonical = canonicalOf(n, report)
@@ -36,7 +47,7 @@ func Build(meta Meta, specJSON []byte) (*Resource, []Problem, error) {
 
 // decodeStored decodes and validates a spec from its canonical JSON.
 func decodeStored(meta Meta, canonical []byte) (Spec, error) {
-	spec, _, report := readSpec(meta, canonical)
+	spec, _, report := readSpec(meta, canonical, nil)
 	if report.Failed() {
 		report.curb()
 		return nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
@@ -45,8 +56,9 @@ func decodeStored(meta Meta, canonical []byte) (Spec, error) {
 }
 
 // readSpec decodes and validates one spec and returns it with its tree, nil where it
-// could not be read. What is wrong is in the report.
-func readSpec(meta Meta, specJSON []byte) (Spec, *doctree.Node, *Report) {
+// could not be read. What is wrong is in the report. edit, unless nil, may change the tree
+// before it is decoded.
+func readSpec(meta Meta, specJSON []byte, edit func(spec *doctree.Node)) (Spec, *doctree.Node, *Report) {
 	report := &Report{}
 	descriptor, ok := Describe(meta.Kind)
 	if !ok {
@@ -68,6 +80,9 @@ func readSpec(meta Meta, specJSON []byte) (Spec, *doctree.Node, *Report) {
 	}
 	if report.Failed() {
 		return nil, nil, report
+	}
+	if edit != nil {
+		edit(values[0])
 	}
 	return decodeTree(descriptor, values[0], report), values[0], report
 }

@@ -217,14 +217,13 @@ func WithZone(r *Resource, zone ZoneName) (*Resource, error) {
 	return tagZone(r, zone)
 }
 
-// tagZone adds the tag to the canonical form, so that nothing else changes, and
-// decodes it again.
-func tagZone(r *Resource, zone ZoneName) (*Resource, error) {
-	values, _, err := doctree.ParseJSON(r.Canonical())
-	if err != nil || len(values) != 1 {
-		return nil, fmt.Errorf("the spec of %s is not a JSON object", r.Key())
+// addZoneTag adds the tag to the tree of a dataplane's spec, where there are tags without it.
+// What has another shape than a dataplane's is left to what decodes it.
+func addZoneTag(spec *doctree.Node, zone ZoneName) {
+	networking := spec.Get("networking")
+	if networking == nil {
+		return
 	}
-	networking := values[0].Get("networking")
 	var places []*doctree.Node
 	if inbounds := networking.Get("inbound"); inbounds != nil {
 		places = append(places, inbounds.Items...)
@@ -233,10 +232,21 @@ func tagZone(r *Resource, zone ZoneName) (*Resource, error) {
 		places = append(places, gateway)
 	}
 	for _, place := range places {
-		if tags := place.Get("tags"); tags.Get(ZoneTag) == nil {
+		tags := place.Get("tags")
+		if tags != nil && tags.Shape == doctree.Object && tags.Get(ZoneTag) == nil {
 			tags.Members = append(tags.Members, textMember(ZoneTag, string(zone)))
 		}
 	}
+}
+
+// tagZone adds the tag to the canonical form, so that nothing else changes, and
+// decodes it again.
+func tagZone(r *Resource, zone ZoneName) (*Resource, error) {
+	values, _, err := doctree.ParseJSON(r.Canonical())
+	if err != nil || len(values) != 1 {
+		return nil, fmt.Errorf("the spec of %s is not a JSON object", r.Key())
+	}
+	addZoneTag(values[0], zone)
 	descriptor, _ := Describe(r.Key().Kind)
 	report := &Report{}
 	spec, canonical := decodeSpec(descriptor, values[0], report)

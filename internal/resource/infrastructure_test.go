@@ -202,6 +202,39 @@ Dataplane/default/d: networking.inbound[1].tags["kuma.io/zone"]: says "east", bu
 	require.EqualError(t, err, "Zone/z is not a Dataplane")
 }
 
+// §1.5: what a proxy of a zone sends comes to the same as with WithZone, decoded once; the
+// problems of what is no dataplane are those of Build.
+func TestBuildInZone(t *testing.T) {
+	meta := resource.Meta{Key: resource.Key{Kind: resource.KindDataplane, Mesh: "default", Name: "d"}}
+	for _, spec := range []string{
+		`{"networking":{"address":"a","inbound":[{"port":80,"tags":{"version":"v1","kuma.io/service":"web"}},{"port":81,"tags":{"kuma.io/zone":"east","kuma.io/service":"api"}}]}}`,
+		`{"networking":{"address":"a","gateway":{"tags":{"kuma.io/service":"edge"}}}}`,
+	} {
+		built, problems, err := resource.Build(meta, []byte(spec))
+		require.NoError(t, err)
+		want, err := resource.WithZone(built, "east")
+		require.NoError(t, err)
+		got, gotProblems, err := resource.BuildInZone(meta, []byte(spec), "east")
+		require.NoError(t, err)
+		require.Equal(t, string(want.Canonical()), string(got.Canonical()))
+		require.Equal(t, want.Spec(), got.Spec())
+		require.Equal(t, problems, gotProblems)
+		same, err := resource.WithZone(got, "east")
+		require.NoError(t, err)
+		require.Same(t, got, same, "it is not decoded again")
+	}
+	for _, spec := range []string{
+		`{}`, `[]`, `7`, `{"networking":[]}`, `{"networking":{"address":"a","inbound":7}}`, `{"networking":{"address":"a","inbound":[7,null]}}`,
+		`{"networking":{"address":"a","inbound":[{"port":80}]}}`, `{"networking":{"address":"a","inbound":[{"port":80,"tags":[]}]}}`,
+		`{"networking":{"address":"a","inbound":[{"port":80,"tags":{"kuma.io/zone":7}}]}}`, `{"networking":{"address":"a","gateway":null}}`,
+	} {
+		_, _, want := resource.Build(meta, []byte(spec))
+		require.Error(t, want, spec)
+		_, _, got := resource.BuildInZone(meta, []byte(spec), "east")
+		require.EqualError(t, got, want.Error(), spec)
+	}
+}
+
 // §2.1: selectors.
 func TestSelector(t *testing.T) {
 	tags := resource.Tags{"kuma.io/service": "web", "version": "v1"}

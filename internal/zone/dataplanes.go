@@ -23,7 +23,7 @@ func (z *zone) newDataplaneService() *dataplane.Service {
 	return dataplane.New(dataplane.Config{
 		Matching: z.Matching, Local: z.Store, Writer: z.Writer, Grace: z.cfg.DataplaneGrace, Now: z.Now, Log: z.Log, Turns: z.Turns, Refused: z.Limits.Refused,
 		Identities: z.identities, Certified: z.certified, Unattended: z.resources.Unattended,
-		Server: z.serverOfSeveral(), Absent: z.absent, Changed: z.proxyChanged(),
+		Server: z.serverOfSeveral(), Absent: z.absent, Changed: z.proxyChanged(), Zone: resource.ZoneName(z.cfg.Name),
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) { return z.prepare(z.view(), r) },
 	})
 }

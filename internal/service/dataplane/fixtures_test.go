@@ -102,7 +102,7 @@ func (w *world) open() {
 		Local: w.local.Store, Writer: w.local, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	})
 	w.service = New(Config{
-		Certified: w.certified, Unattended: w.left, Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now, Server: w.server, Absent: w.absent,
+		Certified: w.certified, Unattended: w.left, Identities: w.identities, Matching: w.matching, Local: w.local.Store, Writer: w.local, Grace: w.grace, Now: time.Now, Server: w.server, Absent: w.absent, Zone: "east",
 		Prepare: func(r *resource.Resource) (*resource.Resource, error) {
 			if _, ok := w.replica.View().Get(resource.Key{Kind: "Mesh", Name: string(r.Key().Mesh)}); !ok {
 				return nil, rpcerr.New(rpcerr.Invalid, ReasonNoMesh, "mesh %q does not exist", r.Key().Mesh)

@@ -74,7 +74,7 @@ func (d *Service) parseSpec(token token.Token, key resource.Key, spec []byte) (*
 	if len(spec) == 0 {
 		return nil, nil
 	}
-	r, _, err := resource.Build(resource.Meta{Key: key}, spec)
+	r, _, err := resource.BuildInZone(resource.Meta{Key: key}, spec, d.cfg.Zone)
 	if err == nil {
 		r, err = d.cfg.Prepare(r)
 	}

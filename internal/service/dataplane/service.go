@@ -39,9 +39,10 @@ type Config struct {
 	// Local is where dataplanes are kept, and Writer commits to it.
 	Local  *store.Store
 	Writer commit.Log
-	// Prepare completes a dataplane with the zone's tag and refuses one that the
-	// zone cannot have: with ReasonNoMesh if that is for want of its mesh, which may
-	// come yet.
+	// Zone is the zone, whose tag dataplanes get.
+	Zone resource.ZoneName
+	// Prepare refuses a dataplane that the zone cannot have: with ReasonNoMesh if that is
+	// for want of its mesh, which may come yet. It may complete it.
 	Prepare func(r *resource.Resource) (*resource.Resource, error)
 	// Turns are those in which registrations are decoded and decided, among other
 	// requests. Refused counts what a limit has refused, by its name in metrics.
