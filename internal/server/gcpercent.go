@@ -12,15 +12,19 @@ import (
 // docs/figures.md: see docs/adr/0022. A server that starts, or that collects more
 // than once a second, has the customary value; one that is idle a lower one, since
 // most of its memory stays; one with a large heap the lowest when it is idle, and
-// when it is busy one by which its heap is bounded (docs/adr/0063), once it is ready
-// (docs/adr/0074). A small heap that is collected often has a higher one (docs/adr/0073).
+// when it is busy one by which its heap and its stacks are bounded (docs/adr/0063 and
+// 0078), once it is ready (docs/adr/0074). A small heap that is collected often has a
+// higher one (docs/adr/0073).
 const (
-	percentBusy  = 100
-	percentIdle  = 40
+	percentBusy = 100
+	percentIdle = 40
+	// percentLarge is that of a large heap with nothing beside it, percentLeast of one with as
+	// many stacks as proxies have (docs/adr/0078).
 	percentLarge = 25
+	percentLeast = 15
 	// percentMost is the most that a busy server with a large heap has.
 	percentMost = 150
-	// percentHuge is that of a busy server with more than maxHeap alive, which cannot be
+	// percentHuge is that of a busy server with more than maxMemory alive, which cannot be
 	// bounded by it: to collect a large heap more often takes more time than it is worth.
 	percentHuge = 50
 	// startGarbage is how much garbage a server with a large heap may have while it starts,
@@ -31,9 +35,12 @@ const (
 	percentStep = 5
 	// largeHeap is a large heap, in live bytes.
 	largeHeap = 128 << 20
-	// maxHeap bounds the heap of a busy server when it is collected, live and garbage, in
-	// bytes, as far as percentLarge allows.
-	maxHeap = 512 << 20
+	// maxMemory bounds the memory of a busy server with a large heap when it is collected, in
+	// bytes, as far as the least value allows: what is alive, garbage, and one and a half times
+	// what the runtime has beside the heap, which is mostly stacks. Where these grow, more of
+	// them come until the collection is over, and what garbage has taken of the heap is not
+	// all of use to them (docs/adr/0078).
+	maxMemory = 480 << 20
 	// smallGarbage is the garbage in bytes that a busy server with a small heap may have, at
 	// most percentSmall of what is alive: marking the same few megabytes many times a second
 	// takes more of the processors than the memory is worth (docs/adr/0073).
@@ -43,6 +50,9 @@ const (
 	often = 2
 	// idleAfter is how long after its last burst of work a server is idle.
 	idleAfter = 3 * time.Second
+	// adjustInterval is how often the value of a busy server with a large heap is adjusted to
+	// the memory that it has by then.
+	adjustInterval = 200 * time.Millisecond
 )
 
 // AdjustGC sets GOGC once a second until ctx ends, unless the environment sets it. started
@@ -52,17 +62,58 @@ func AdjustGC(ctx context.Context, started func() bool) {
 		return
 	}
 	p := newGCPercent(func(percent int) { debug.SetGCPercent(percent) }, debug.FreeOSMemory, time.Now())
+	memory := newMemoryReader()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	between := time.NewTimer(0)
+	defer between.Stop()
 	for {
 		select {
 		case now := <-tick.C:
-			sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/automatic:gc-cycles"}}
-			metrics.Read(sample)
-			p.observe(sample[0].Value.Uint64(), sample[1].Value.Uint64(), started(), now)
+			p.observe(memory.read(), started(), now)
+		case <-between.C:
+			p.adjust(memory.read(), started())
 		case <-ctx.Done():
 			return
 		}
+		if p.follows() {
+			between.Reset(adjustInterval)
+		}
+	}
+}
+
+// memoryState is what GOGC depends on. Sizes are in bytes.
+type memoryState struct {
+	// live is what the last collection found alive on the heap, scanned what it looked at
+	// besides: GOGC is a part of both.
+	live, scanned uint64
+	// beside is what the runtime has beside the heap: stacks, and what it needs itself.
+	beside uint64
+	// cycles is how many collections there have been.
+	cycles uint64
+}
+
+// memoryReader reads a memoryState.
+type memoryReader struct{ samples []metrics.Sample }
+
+func newMemoryReader() memoryReader {
+	var r memoryReader
+	for _, name := range []string{
+		"/gc/heap/live:bytes", "/gc/cycles/automatic:gc-cycles", "/gc/scan/stack:bytes", "/gc/scan/globals:bytes",
+		"/memory/classes/total:bytes", "/memory/classes/heap/objects:bytes", "/memory/classes/heap/unused:bytes",
+		"/memory/classes/heap/free:bytes", "/memory/classes/heap/released:bytes",
+	} {
+		r.samples = append(r.samples, metrics.Sample{Name: name})
+	}
+	return r
+}
+
+func (r memoryReader) read() memoryState {
+	metrics.Read(r.samples)
+	value := func(i int) uint64 { return r.samples[i].Value.Uint64() }
+	return memoryState{
+		live: value(0), cycles: value(1), scanned: value(2) + value(3),
+		beside: value(4) - value(5) - value(6) - value(7) - value(8),
 	}
 }
 
@@ -75,6 +126,8 @@ type gcPercent struct {
 	percent int
 	cycles  uint64
 	busy    time.Time // when the server was last busy
+	idle    bool      // it is not
+	large   bool      // its heap is
 	garbage bool      // it was busy, and its memory has not been released since
 	// frequent is for how many seconds in turn it collected often, until it is idle.
 	frequent int
@@ -90,52 +143,72 @@ func newGCPercent(set func(int), release func(), now time.Time) *gcPercent {
 	return p
 }
 
-// observe takes the live heap, in bytes, the automatic collections so far, and whether the
-// start is over. It is called once a second.
-func (p *gcPercent) observe(live, cycles uint64, started bool, now time.Time) {
-	collected := cycles - p.cycles
-	p.cycles = cycles
-	large := live >= largeHeap
+// observe takes the state of the memory, and whether the start is over. It is called once a
+// second.
+func (p *gcPercent) observe(m memoryState, started bool, now time.Time) {
+	collected := m.cycles - p.cycles
+	p.cycles = m.cycles
 	// With more garbage allowed there are fewer collections for the same work.
 	atBusy := collected * uint64(max(p.percent, percentBusy)) / percentBusy //nolint:gosec // not negative
-	if atBusy > 1 || large && collected > 0 {
+	if atBusy > 1 || m.live >= largeHeap && collected > 0 {
 		p.busy, p.garbage = now, true
 	}
-	idle := now.Sub(p.busy) >= idleAfter
+	p.idle = now.Sub(p.busy) >= idleAfter
 	switch {
-	case idle:
+	case p.idle:
 		p.frequent = 0
 	case atBusy > often:
 		p.frequent++
 	case p.frequent < lasting:
 		p.frequent = 0
 	}
-	percent := percentBusy
-	switch {
-	case large && idle:
-		percent = percentLarge
-	case large && !started:
-		percent = max(percentOf(startGarbage, live, percentMost), percentHuge)
-	case live >= maxHeap:
-		percent = percentHuge
-	case large:
-		percent = max(percentOf(maxHeap-min(live, maxHeap), live, percentMost), percentLarge)
-	case idle:
-		percent = percentIdle
-	case p.frequent >= lasting && live > 0:
-		percent = max(percentOf(smallGarbage, live, percentSmall), percentBusy)
-	}
-	if percent != p.percent { // setting it stops the world
-		p.percent = percent
-		p.set(percent)
-	}
-	if idle && p.garbage {
+	p.adjust(m, started)
+	if p.idle && p.garbage {
 		// What a burst leaves behind would stay: an idle server allocates nothing
 		// that would start a collection.
 		p.garbage = false
 		p.release()
 	}
 }
+
+// adjust sets the value for the memory of now.
+func (p *gcPercent) adjust(m memoryState, started bool) {
+	p.large = m.live >= largeHeap
+	percent := p.choose(m, started)
+	if percent != p.percent { // setting it stops the world
+		p.percent = percent
+		p.set(percent)
+	}
+}
+
+// choose returns the value for the memory of now.
+func (p *gcPercent) choose(m memoryState, started bool) int {
+	switch {
+	case p.large && p.idle:
+		return leastOf(m)
+	case p.large && !started:
+		return max(percentOf(startGarbage, m.live, percentMost), percentHuge)
+	case m.live >= maxMemory:
+		return percentHuge
+	case p.large:
+		return max(percentOf(maxMemory-min(m.live+m.beside*3/2, maxMemory), m.live+m.scanned, percentMost), leastOf(m))
+	case p.idle:
+		return percentIdle
+	case p.frequent >= lasting && m.live > 0:
+		return max(percentOf(smallGarbage, m.live, percentSmall), percentBusy)
+	}
+	return percentBusy
+}
+
+// leastOf is the least value of a large heap: the more there is beside it, the less garbage
+// fits into the same memory.
+func leastOf(m memoryState) int {
+	return max(percentOf((m.live-min(m.beside, m.live))/(100/percentLarge), m.live, percentLarge), percentLeast)
+}
+
+// follows reports whether adjust is to be called between seconds. The memory of a zone whose
+// proxies return grows by more than a hundred megabytes in one.
+func (p *gcPercent) follows() bool { return p.large && !p.idle }
 
 // percentOf is as much garbage, in percent of what is alive, at most so much.
 func percentOf(garbage, live uint64, most int) int {
