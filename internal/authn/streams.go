@@ -3,13 +3,13 @@ package authn
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"meridian/internal/authn/token"
+	"meridian/internal/deepstack"
 	"meridian/internal/rpcerr"
 )
 
@@ -74,7 +74,7 @@ func ended(err error) error {
 func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	register := a.register
 	if info.IsServerStream {
-		register = a.registerAside
+		register = a.registerDeep
 	}
 	s, err := register(stream, info.FullMethod)
 	if err != nil {
@@ -84,24 +84,9 @@ func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	return a.outcome(s, info.FullMethod, handler(srv, s))
 }
 
-// registerAside registers a stream that may last on another goroutine: verifying a signature
-// needs a deep stack, which would stay as large under a handler that waits for days. A panic is
-// passed on, with the stack that it came from.
-func (a *Authenticator) registerAside(stream grpc.ServerStream, method string) (s *serverStream, err error) {
-	panicked := make(chan error)
-	go func() {
-		var failed error
-		defer func() { panicked <- failed }()
-		defer func() {
-			if value := recover(); value != nil {
-				failed = fmt.Errorf("%v\n\n%s", value, debug.Stack())
-			}
-		}()
-		s, err = a.register(stream, method)
-	}()
-	if failed := <-panicked; failed != nil {
-		panic(failed)
-	}
+// registerDeep registers a stream that may last: verifying a signature needs a deep stack.
+func (a *Authenticator) registerDeep(stream grpc.ServerStream, method string) (s *serverStream, err error) {
+	deepstack.Run(func() { s, err = a.register(stream, method) })
 	return s, err
 }
 

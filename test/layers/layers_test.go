@@ -25,6 +25,7 @@ var levels = map[string]int{
 	"internal/atrest":     0,
 	"internal/boltcheck":  0,
 	"internal/batch":      2,
+	"internal/deepstack":  0,
 	"internal/doctree":    0,
 	"internal/grpctest":   0,
 	"internal/parallel":   0,
