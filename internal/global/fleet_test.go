@@ -92,7 +92,7 @@ func (f *testFleet) server(name string) *testServer {
 	})
 	peers := &peerService{name: name}
 	peers.zones.Store(s.sync)
-	g := grpc.NewServer()
+	g := grpc.NewServer(grpc.ForceServerCodecV2(zonesync.Codec()))
 	syncv1.RegisterSyncServiceServer(g, s.sync)
 	peerv1.RegisterZoneServiceServer(g, peers)
 	ctx, cancel := context.WithCancel(context.Background())

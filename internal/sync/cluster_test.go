@@ -79,7 +79,7 @@ func (c *cluster) start() {
 	c.server = NewServer(ServerConfig{
 		Store: c.global.store, Synced: func(k resource.Kind) bool { return k == policyKind },
 		Authorize: func(_ context.Context, token string, zone resource.ZoneName) error {
-			if token != *c.valid.Load() {
+			if deep(16) == 0 || token != *c.valid.Load() {
 				return fmt.Errorf("the token does not name zone %s", zone)
 			}
 			return nil
@@ -100,6 +100,15 @@ func (c *cluster) start() {
 		c.grpc.Stop()
 		running.Wait()
 	}
+}
+
+// deep needs some kilobytes of stack, as verifying a signature does.
+func deep(calls int) int {
+	var frame [256]byte
+	if frame[calls] = byte(calls); calls > 0 {
+		return int(frame[calls]) + deep(calls-1)
+	}
+	return 1
 }
 
 func (c *cluster) dial(ctx context.Context, _ string) (net.Conn, error) {

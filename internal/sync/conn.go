@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/deepstack"
 	"meridian/internal/resource"
 )
 
@@ -75,8 +76,8 @@ func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
 	return c
 }
 
+// serve waits for the stream to end.
 func (c *conn) serve() error {
-	c.begin()
 	select {
 	case <-c.done:
 	case <-c.stream.Context().Done():
@@ -84,16 +85,8 @@ func (c *conn) serve() error {
 	return c.finish()
 }
 
-// begin has the stream looked after. It is apart from what waits, and so is finish: what
-// they need of the stack is not kept for as long as the stream lasts.
-func (c *conn) begin() {
-	s := c.server
-	s.dispatcher.add(c)
-	c.checker.ask() // of what happened before, the stream was not told
-	c.wake()
-	s.streams.Go(c.read) // ends soon after the handler, which cancels the stream
-}
-
+// finish is apart from what waits, and so is Server.open: what they need of the stack is not
+// kept for as long as the stream lasts.
 func (c *conn) finish() error {
 	if ended := c.stream.Context(); ended.Err() != nil {
 		c.end(context.Cause(ended))
@@ -197,11 +190,12 @@ func (c *conn) wake() { c.writer.ask() }
 
 // read takes the zone's frames until the stream ends.
 func (c *conn) read() {
+	var message received
 	for {
-		f, err := c.stream.Recv()
 		send := false
+		err := c.stream.RecvMsg(&message)
 		if err == nil {
-			send, err = c.take(f, time.Now())
+			send, err = c.receive(&message)
 		}
 		if err != nil {
 			c.end(err)
@@ -213,6 +207,15 @@ func (c *conn) read() {
 	}
 }
 
+// receive takes what has arrived.
+func (c *conn) receive(message *received) (send bool, err error) {
+	f, err := message.frame()
+	if err != nil {
+		return false, err
+	}
+	return c.take(f, time.Now())
+}
+
 // take takes a frame and reports whether there may be something to send because of it:
 // to wake the writer for every Ack costs more than to take it.
 func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) (send bool, err error) {
@@ -221,7 +224,8 @@ func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) (send bool, err error) {
 	c.mu.Unlock()
 	switch b := f.GetBody().(type) {
 	case *syncv1.ZoneFrame_Hello:
-		return true, c.hello(b.Hello, now)
+		deepstack.Run(func() { err = c.hello(b.Hello, now) }) // it authorizes, once
+		return true, err
 	case *syncv1.ZoneFrame_Ack:
 		c.mu.Lock()
 		send = c.pub.full() || len(b.Ack.GetNacks()) > 0

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -45,19 +44,23 @@ func TestWhyAZoneIsGone(t *testing.T) {
 
 // pretendStream is a stream of which the test is the zone.
 type pretendStream struct {
-	grpc.ServerStream
+	syncv1.SyncService_StreamServer
 	ctx context.Context
 	in  chan *syncv1.ZoneFrame
 }
 
 func (s *pretendStream) Context() context.Context       { return s.ctx }
 func (s *pretendStream) Send(*syncv1.GlobalFrame) error { return s.ctx.Err() }
-func (s *pretendStream) Recv() (*syncv1.ZoneFrame, error) {
+func (s *pretendStream) RecvMsg(m any) error {
 	select {
 	case f := <-s.in:
-		return f, nil
+		encoded, err := Codec().Marshal(f)
+		if err != nil {
+			return err
+		}
+		return Codec().Unmarshal(encoded, m)
 	case <-s.ctx.Done():
-		return nil, s.ctx.Err()
+		return s.ctx.Err()
 	}
 }
 

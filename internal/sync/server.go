@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
+	"meridian/internal/deepstack"
 	"meridian/internal/resource"
 	"meridian/internal/store"
 )
@@ -79,7 +80,8 @@ const (
 )
 
 // Server is the global's end of every zone's stream. Register it with
-// syncv1.RegisterSyncServiceServer and run it with Run. Its methods are safe for
+// syncv1.RegisterSyncServiceServer, at a gRPC server that encodes with Codec, and run it with
+// Run. Its methods are safe for
 // concurrent use.
 type Server struct {
 	syncv1.UnimplementedSyncServiceServer
@@ -342,7 +344,19 @@ func (s *Server) Stream(stream syncv1.SyncService_StreamServer) error {
 	if _, err := s.rechecked(); err != nil {
 		return statusOf(err)
 	}
-	return newConn(s, stream).serve()
+	var c *conn
+	deepstack.Run(func() { c = s.open(stream) })
+	return c.serve()
+}
+
+// open has a stream looked after.
+func (s *Server) open(stream syncv1.SyncService_StreamServer) *conn {
+	c := newConn(s, stream)
+	s.dispatcher.add(c)
+	c.checker.ask() // of what happened before, the stream was not told
+	c.wake()
+	s.streams.Go(c.read) // ends soon after the handler, which cancels the stream
+	return c
 }
 
 // bearer is the token of a call.

@@ -100,7 +100,7 @@ func (f *fleet) start(address string) {
 	f.mu.Lock()
 	s.listen = listen
 	f.mu.Unlock()
-	g := grpc.NewServer()
+	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
 	syncv1.RegisterSyncServiceServer(g, s.server)
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listen) })
