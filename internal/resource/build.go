@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -31,23 +32,33 @@ func BuildInZone(meta Meta, specJSON []byte, zone ZoneName) (*Resource, []Proble
 	return build(meta, specJSON, func(spec *doctree.Node) { addZoneTag(spec, zone) })
 }
 
-// build is Build, of a spec that edit may change before it is decoded.
+// build is Build, of a spec that edit, unless nil, may change before it is decoded.
 func build(meta Meta, specJSON []byte, edit func(spec *doctree.Node)) (*Resource, []Problem, error) {
-	spec, n, report := readSpec(meta, specJSON, edit)
-	var canonical []byte
-	if n != nil {
-		canonical = canonicalOf(n, report)
-	}
-	report.curb()
+	spec, canonical, report := check(meta, specJSON, edit)
 	if report.Failed() {
 		return nil, nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
 	}
 	return New(meta, spec, canonical), report.Problems, nil
 }
 
+// check is build with everything that is wrong in the report.
+func check(meta Meta, specJSON []byte, edit func(spec *doctree.Node)) (spec Spec, canonical []byte, report *Report) {
+	report = &Report{}
+	readSpec(meta, specJSON, report, func(d *Descriptor, n *doctree.Node) {
+		if edit != nil {
+			edit(n)
+		}
+		spec, canonical = decodeTree(d, n, report), canonicalOf(n, len(specJSON), report)
+	})
+	report.curb()
+	return spec, canonical, report
+}
+
 // decodeStored decodes and validates a spec from its canonical JSON.
 func decodeStored(meta Meta, canonical []byte) (Spec, error) {
-	spec, _, report := readSpec(meta, canonical, nil)
+	report := &Report{}
+	var spec Spec
+	readSpec(meta, canonical, report, func(d *Descriptor, n *doctree.Node) { spec = decodeTree(d, n, report) })
 	if report.Failed() {
 		report.curb()
 		return nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
@@ -55,36 +66,31 @@ func decodeStored(meta Meta, canonical []byte) (Spec, error) {
 	return spec, nil
 }
 
-// readSpec decodes and validates one spec and returns it with its tree, nil where it
-// could not be read. What is wrong is in the report. edit, unless nil, may change the tree
-// before it is decoded.
-func readSpec(meta Meta, specJSON []byte, edit func(spec *doctree.Node)) (Spec, *doctree.Node, *Report) {
-	report := &Report{}
+// readSpec reads one spec and calls decode with its tree, which is valid during the call,
+// unless it could not be read. What is wrong is in the report.
+func readSpec(meta Meta, specJSON []byte, report *Report, decode func(d *Descriptor, n *doctree.Node)) {
 	descriptor, ok := Describe(meta.Kind)
 	if !ok {
 		report.Errorf("type", "%s", unknownKind(string(meta.Kind)))
-		return nil, nil, report
+		return
 	}
 	checkKey(descriptor, meta.Key, report)
 	if _, ok := meta.Labels[LabelMesh]; ok {
 		report.Errorf(Path("labels").Key(LabelMesh), "the mesh is part of the identity; leave the label out")
 	}
-	values, repeats, err := doctree.ParseJSON(specJSON)
-	switch {
-	case err != nil:
-		report.Errorf(Root, "the spec is not valid JSON: %s", err)
-	case len(values) != 1:
-		report.Errorf(Root, "expected one JSON object as the spec, got %d values", len(values))
-	case repeats:
-		doctree.Duplicates(values[0], Root, report.repeated)
-	}
-	if report.Failed() {
-		return nil, nil, report
-	}
-	if edit != nil {
-		edit(values[0])
-	}
-	return decodeTree(descriptor, values[0], report), values[0], report
+	doctree.ReadJSON(specJSON, func(values []*doctree.Node, repeats bool, err error) {
+		switch {
+		case err != nil:
+			report.Errorf(Root, "the spec is not valid JSON: %s", err)
+		case len(values) != 1:
+			report.Errorf(Root, "expected one JSON object as the spec, got %d values", len(values))
+		case repeats:
+			doctree.Duplicates(values[0], Root, report.repeated)
+		}
+		if !report.Failed() {
+			decode(descriptor, values[0])
+		}
+	})
 }
 
 // checkKey reports a name or mesh that cannot be, given the kind's scope.
@@ -133,7 +139,7 @@ func DecodeInto(target any, n *doctree.Node) []Problem {
 // canonical JSON. What is wrong goes to report.
 func decodeSpec(d *Descriptor, n *doctree.Node, report *Report) (Spec, []byte) {
 	spec := decodeTree(d, n, report)
-	return spec, canonicalOf(n, report)
+	return spec, canonicalOf(n, 0, report)
 }
 
 // decodeTree decodes and validates the tree of a spec. What is wrong goes to report.
@@ -159,13 +165,16 @@ func decodeTree(d *Descriptor, n *doctree.Node, report *Report) Spec {
 	return spec
 }
 
-// canonicalOf returns the canonical JSON of the tree of a spec. Where it is too large, that
-// goes to report.
-func canonicalOf(n *doctree.Node, report *Report) []byte {
+// canonicalOf returns the canonical JSON of the tree of a spec, which probably takes size
+// bytes. Where it is too large, that goes to report.
+func canonicalOf(n *doctree.Node, size int, report *Report) []byte {
 	if n.Deeper(maxSpecDepth) {
 		return nil
 	}
-	canonical := n.Canonical(nil)
+	canonical := n.Canonical(make([]byte, 0, size))
+	if len(canonical) < size { // the rest would stay with it
+		canonical = bytes.Clone(canonical)
+	}
 	if len(canonical) > MaxSpecBytes {
 		report.Errorf(Root, "the content takes %d bytes; at most %d are allowed", len(canonical), MaxSpecBytes)
 	}

@@ -33,10 +33,10 @@ import (
 // as its canonical JSON; both are opaque: nothing below them is checked.
 
 // nodeDecoder is implemented, on the pointer, by types that read their own
-// part of a document. Problems go to dec.errorf; whatever was stored is
-// discarded with the document then.
+// part of a document. Problems go to dec.errorf, or dec.errorAt below dec.path;
+// whatever was stored is discarded with the document then.
 type nodeDecoder interface {
-	decodeNode(n *doctree.Node, at Path, dec *decoder)
+	decodeNode(n *doctree.Node, dec *decoder)
 }
 
 // fieldHinter is implemented by types that know a better answer to an unknown
@@ -52,9 +52,50 @@ type decoder struct {
 	// undecoded are the paths whose absence a later check should not complain
 	// about: the author wrote them, but misspelt or with the wrong type.
 	undecoded []Path
+	// at is the path that steps lead on from, to what is being decoded. Paths are
+	// made for messages only: most documents need none.
+	at    Path
+	steps []step
+	first [usualDepth]step // steps are in it, unless there are more
 }
 
-func (d *decoder) errorf(at Path, format string, args ...any) {
+// usualDepth is how deep most specs are.
+const usualDepth = 8
+
+// step is one step of a path: a field, the key of a map, or an index where name is empty.
+type step struct {
+	name  string
+	index int
+	key   bool
+}
+
+// path is the path of what is being decoded.
+func (d *decoder) path() Path {
+	at := d.at
+	for _, s := range d.steps {
+		switch {
+		case s.key:
+			at = doctree.MemberPath(at, s.name)
+		case s.name != "":
+			at = at.Field(s.name)
+		default:
+			at = at.Index(s.index)
+		}
+	}
+	return at
+}
+
+// below decodes n, which is a step away, into v.
+func (d *decoder) below(s step, n *doctree.Node, v reflect.Value, field *fieldPlan) {
+	d.steps = append(d.steps, s)
+	d.value(n, v, field)
+	d.steps = d.steps[:len(d.steps)-1]
+}
+
+// errorf reports a problem of what is being decoded.
+func (d *decoder) errorf(format string, args ...any) { d.errorAt(d.path(), format, args...) }
+
+func (d *decoder) errorAt(at Path, format string, args ...any) {
 	if len(d.report.Problems) > maxProblems {
 		return // enough is enough, see curb
 	}
@@ -64,17 +105,18 @@ func (d *decoder) errorf(at Path, format string, args ...any) {
 
 // into decodes n into what target points to.
 func (d *decoder) into(target any, n *doctree.Node, at Path) {
-	d.value(n, reflect.ValueOf(target).Elem(), nil, at)
+	d.at, d.steps = at, d.first[:0]
+	d.value(n, reflect.ValueOf(target).Elem(), nil)
 }
 
 // value decodes n into v. field is the struct field that v belongs to, nil at
 // the root.
-func (d *decoder) value(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+func (d *decoder) value(n *doctree.Node, v reflect.Value, field *fieldPlan) {
 	if v.Kind() != reflect.Pointer && v.CanAddr() {
 		if own, ok := v.Addr().Interface().(nodeDecoder); ok {
 			problems := len(d.report.Problems)
-			own.decodeNode(n, at, d)
-			d.limit(v, field, at, problems)
+			own.decodeNode(n, d)
+			d.limit(v, field, problems)
 			return
 		}
 	}
@@ -91,41 +133,41 @@ func (d *decoder) value(n *doctree.Node, v reflect.Value, field *fieldPlan, at P
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		d.value(n, v.Elem(), field, at)
+		d.value(n, v.Elem(), field)
 	case reflect.Struct:
-		d.object(n, v, at)
+		d.object(n, v)
 	case reflect.Slice:
-		d.list(n, v, field, at)
+		d.list(n, v, field)
 	case reflect.Map:
-		d.table(n, v, field, at)
+		d.table(n, v, field)
 	default:
 		problems := len(d.report.Problems)
-		d.scalar(n, v, field, at)
-		d.limit(v, field, at, problems)
+		d.scalar(n, v, field)
+		d.limit(v, field, problems)
 	}
 }
 
 // limit reports a value that does not keep its field's limits, unless it could
 // not be decoded: problems is how many there were before.
-func (d *decoder) limit(v reflect.Value, field *fieldPlan, at Path, problems int) {
+func (d *decoder) limit(v reflect.Value, field *fieldPlan, problems int) {
 	if field == nil || field.limits == nil || len(d.report.Problems) > problems {
 		return
 	}
 	if violation := field.limits.violation(v); violation != "" {
-		d.errorf(at, "%s", violation)
+		d.errorf("%s", violation)
 	}
 }
 
-func (d *decoder) object(n *doctree.Node, v reflect.Value, at Path) {
+func (d *decoder) object(n *doctree.Node, v reflect.Value) {
 	if n.Shape != doctree.Object {
-		d.errorf(at, "expected an object, got %s", n.Describe())
+		d.errorf("expected an object, got %s", n.Describe())
 		return
 	}
 	plan := planOf(v.Type())
 	for _, m := range n.Members {
 		i, known := plan.byName[m.Name]
 		if !known {
-			d.unknown(plan, v, m.Name, at)
+			d.unknown(plan, v, m.Name)
 			continue
 		}
 		field := &plan.fields[i]
@@ -133,24 +175,27 @@ func (d *decoder) object(n *doctree.Node, v reflect.Value, at Path) {
 			m.Value.Absent = true
 			continue
 		}
-		d.value(m.Value, v.FieldByIndex(field.index), field, at.Field(m.Name))
+		d.below(step{name: m.Name}, m.Value, v.FieldByIndex(field.index), field)
 	}
 	for i := range plan.fields {
 		if field := &plan.fields[i]; field.enforced {
-			path := at.Field(field.name)
-			if value := n.Get(field.name); (value == nil || value.Absent) && !slices.Contains(d.undecoded, path) {
-				d.errorf(path, "is required")
+			if value := n.Get(field.name); value != nil && !value.Absent {
+				continue
+			}
+			if path := d.path().Field(field.name); !slices.Contains(d.undecoded, path) {
+				d.errorAt(path, "is required")
 			}
 		}
 	}
 }
 
-func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Path) {
+func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string) {
+	at := d.path()
 	path := doctree.MemberPath(at, name)
 	if v.CanAddr() {
 		if hinter, ok := v.Addr().Interface().(fieldHinter); ok {
 			if hint := hinter.fieldHint(name); hint != "" {
-				d.errorf(path, "unknown field `%s`; %s", doctree.Clip(name), hint)
+				d.errorAt(path, "unknown field `%s`; %s", doctree.Clip(name), hint)
 				d.undecoded = append(d.undecoded, at) // meant for another kind: what is missing here is noise
 				return
 			}
@@ -161,24 +206,24 @@ func (d *decoder) unknown(plan *structPlan, v reflect.Value, name string, at Pat
 	}
 	if near, ok := Nearest(name, plan.names); ok {
 		d.undecoded = append(d.undecoded, at.Field(near))
-		d.errorf(path, "unknown field `%s`; did you mean `%s`?", doctree.Clip(name), near)
+		d.errorAt(path, "unknown field `%s`; did you mean `%s`?", doctree.Clip(name), near)
 		return
 	}
-	d.errorf(path, "unknown field `%s`; %s", doctree.Clip(name), plan.choices())
+	d.errorAt(path, "unknown field `%s`; %s", doctree.Clip(name), plan.choices())
 }
 
-func (d *decoder) list(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+func (d *decoder) list(n *doctree.Node, v reflect.Value, field *fieldPlan) {
 	if n.Shape != doctree.List {
-		d.errorf(at, "expected a list, got %s%s", n.Describe(), dashHint(n))
+		d.errorf("expected a list, got %s%s", n.Describe(), dashHint(n))
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Items), len(n.Items)))
 	for i, item := range n.Items {
 		if item.Shape == doctree.Null && v.Type().Elem() != anyType && v.Type().Elem() != rawType {
-			d.errorf(at.Index(i), "the item is empty; remove it or give it a value")
+			d.errorAt(d.path().Index(i), "the item is empty; remove it or give it a value")
 			continue
 		}
-		d.value(item, v.Index(i), field, at.Index(i))
+		d.below(step{index: i}, item, v.Index(i), field)
 	}
 }
 
@@ -190,101 +235,102 @@ func dashHint(n *doctree.Node) string {
 	return ""
 }
 
-func (d *decoder) table(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+func (d *decoder) table(n *doctree.Node, v reflect.Value, field *fieldPlan) {
 	if n.Shape != doctree.Object {
-		d.errorf(at, "expected an object, got %s", n.Describe())
+		d.errorf("expected an object, got %s", n.Describe())
 		return
 	}
 	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.Members)))
 	element := v.Type().Elem()
+	key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(element).Elem() // copied into the map
 	for _, m := range n.Members {
-		path := doctree.MemberPath(at, m.Name)
 		if m.Value.Shape == doctree.Null && element != anyType && element != rawType {
-			d.errorf(path, "has no value; remove it or give it one")
+			d.errorAt(doctree.MemberPath(d.path(), m.Name), "has no value; remove it or give it one")
 			continue
 		}
-		value := reflect.New(element).Elem()
-		d.value(m.Value, value, field, path)
-		v.SetMapIndex(reflect.ValueOf(m.Name).Convert(v.Type().Key()), value)
+		key.SetString(m.Name)
+		value.SetZero()
+		d.below(step{name: m.Name, key: true}, m.Value, value, field)
+		v.SetMapIndex(key, value)
 	}
 	if tags, ok := v.Interface().(Tags); ok {
 		v.Set(reflect.ValueOf(shared.of(tags)))
 	}
 }
 
-func (d *decoder) scalar(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+func (d *decoder) scalar(n *doctree.Node, v reflect.Value, field *fieldPlan) {
 	switch v.Kind() {
 	case reflect.String:
-		d.text(n, v, field, at)
+		d.text(n, v, field)
 	case reflect.Bool:
 		if n.Shape != doctree.Bool {
-			d.errorf(at, "expected true or false, got %s", n.Describe())
+			d.errorf("expected true or false, got %s", n.Describe())
 			return
 		}
 		v.SetBool(n.Text == "true")
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		value, err := strconv.ParseInt(n.Text, 10, 64)
-		if !d.whole(n, err, at) {
+		if !d.whole(n, err) {
 			return
 		}
 		if v.OverflowInt(value) {
-			d.errorf(at, "the number %s is out of range", n.Text)
+			d.errorf("the number %s is out of range", n.Text)
 			return
 		}
 		v.SetInt(value)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		value, err := strconv.ParseUint(n.Text, 10, 64)
 		if n.Shape == doctree.Number && strings.HasPrefix(n.Text, "-") {
-			d.errorf(at, "the number cannot be negative, got %s", doctree.Clip(n.Text))
+			d.errorf("the number cannot be negative, got %s", doctree.Clip(n.Text))
 			return
 		}
-		if !d.whole(n, err, at) {
+		if !d.whole(n, err) {
 			return
 		}
 		if v.OverflowUint(value) {
-			d.errorf(at, "the number %s is out of range", n.Text)
+			d.errorf("the number %s is out of range", n.Text)
 			return
 		}
 		v.SetUint(value)
 	case reflect.Float32, reflect.Float64:
 		value, err := strconv.ParseFloat(n.Text, 64)
 		if n.Shape != doctree.Number {
-			d.errorf(at, "expected a number, got %s", n.Describe())
+			d.errorf("expected a number, got %s", n.Describe())
 			return
 		}
 		if err != nil {
-			d.errorf(at, "the number %s is out of range", doctree.Clip(n.Text))
+			d.errorf("the number %s is out of range", doctree.Clip(n.Text))
 			return
 		}
 		v.SetFloat(value)
 	default:
-		panic(fmt.Sprintf("resource: no decoding of %s at %s", v.Type(), at)) // a bug in a spec's type, found by the table's test
+		panic(fmt.Sprintf("resource: no decoding of %s at %s", v.Type(), d.path())) // a bug in a spec's type, found by the table's test
 	}
 }
 
 // whole reports whether n was a whole number in range, err being the result of
 // parsing it.
-func (d *decoder) whole(n *doctree.Node, err error, at Path) bool {
+func (d *decoder) whole(n *doctree.Node, err error) bool {
 	switch {
 	case n.Shape != doctree.Number:
-		d.errorf(at, "expected a number, got %s", n.Describe())
+		d.errorf("expected a number, got %s", n.Describe())
 	case strings.Contains(n.Text, "e-"), strings.Contains(n.Text, ".") && !strings.Contains(n.Text, "e"):
-		d.errorf(at, "expected a whole number, got %s", doctree.Clip(n.Text))
+		d.errorf("expected a whole number, got %s", doctree.Clip(n.Text))
 	case err != nil:
-		d.errorf(at, "the number %s is out of range", doctree.Clip(n.Text))
+		d.errorf("the number %s is out of range", doctree.Clip(n.Text))
 	default:
 		return true
 	}
 	return false
 }
 
-func (d *decoder) text(n *doctree.Node, v reflect.Value, field *fieldPlan, at Path) {
+func (d *decoder) text(n *doctree.Node, v reflect.Value, field *fieldPlan) {
 	if n.Shape != doctree.Text {
 		hint := ""
 		if n.Shape == doctree.Number || n.Shape == doctree.Bool {
 			hint = "; put it in quotes"
 		}
-		d.errorf(at, "expected a string, got %s%s", n.Describe(), hint)
+		d.errorf("expected a string, got %s%s", n.Describe(), hint)
 		return
 	}
 	if field != nil && len(field.enum) > 0 && !slices.Contains(field.enum, n.Text) {
@@ -292,7 +338,7 @@ func (d *decoder) text(n *doctree.Node, v reflect.Value, field *fieldPlan, at Pa
 		if hint == "" {
 			hint = "; use one of " + strings.Join(field.enum, ", ")
 		}
-		d.errorf(at, "unknown value %q%s", doctree.Clip(n.Text), hint)
+		d.errorf("unknown value %q%s", doctree.Clip(n.Text), hint)
 		return
 	}
 	v.SetString(n.Text)

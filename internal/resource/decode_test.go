@@ -130,7 +130,7 @@ func TestDecodeProblems(t *testing.T) {
 // What validation says about a field that could not be decoded is left out.
 func TestDoubts(t *testing.T) {
 	dec := &decoder{}
-	dec.errorf("conf.to[0]", "broken")
+	dec.errorAt("conf.to[0]", "broken")
 	for path, want := range map[Path]bool{
 		"conf.to[0]": true, "conf.to[0].kind": true, "conf.to[0][1]": true, "conf": true, Root: true,
 		"conf.to[1]": false, "conf.to[01]": false, "conf.from": false, "con": false,

@@ -24,6 +24,9 @@ func checkSelectors(at Path, selectors []Selector, r *Report) {
 		return
 	}
 	for i, s := range selectors {
+		if tagsValid(s.Match) { // before paths are made
+			continue
+		}
 		match := at.Index(i).Field("match")
 		if len(s.Match) == 0 {
 			r.Errorf(match, "needs at least one tag, such as %s: '*'", ServiceTag)
@@ -31,6 +34,19 @@ func checkSelectors(at Path, selectors []Selector, r *Report) {
 		}
 		checkTags(match, s.Match, r)
 	}
+}
+
+// tagsValid reports whether there are tags, and checkTags finds nothing wrong with them.
+func tagsValid(tags map[string]string) bool {
+	for name, value := range tags {
+		if name == "" || len(name) > maxTagName || strings.Contains(name, AnyValue) || strings.ContainsFunc(name, notInTag) {
+			return false
+		}
+		if value != AnyValue && (value == "" || len(value) > maxTagValue || strings.Contains(value, AnyValue) || strings.ContainsFunc(value, notInTag)) {
+			return false
+		}
+	}
+	return len(tags) > 0
 }
 
 // checkTags refuses tags that no dataplane could carry. '*' stands alone.

@@ -160,19 +160,19 @@ var rolloutDocumentFields = []string{"type", "mesh", "name", "labels", "spec"}
 
 // decodeNode reads a document as Decode does, in one form only and with its mesh, so
 // that what is stored says everything itself.
-func (d *RolloutDocument) decodeNode(n *doctree.Node, at Path, dec *decoder) {
+func (d *RolloutDocument) decodeNode(n *doctree.Node, dec *decoder) {
 	if n.Shape != doctree.Object {
-		dec.errorf(at, "expected a document with `type`, `name` and `spec`, got %s", n.Describe())
+		dec.errorf("expected a document with `type`, `name` and `spec`, got %s", n.Describe())
 		return
 	}
 	for _, m := range n.Members {
 		if !slices.Contains(rolloutDocumentFields, m.Name) {
-			dec.errorf(doctree.MemberPath(at, m.Name), "unknown field `%s`; known here: %s", doctree.Clip(m.Name), strings.Join(rolloutDocumentFields, ", "))
+			dec.errorAt(doctree.MemberPath(dec.path(), m.Name), "unknown field `%s`; known here: %s", doctree.Clip(m.Name), strings.Join(rolloutDocumentFields, ", "))
 			return
 		}
 	}
 	if n.Get("spec") == nil {
-		dec.errorf(at.Field("spec"), "is required")
+		dec.errorAt(dec.path().Field("spec"), "is required")
 		return
 	}
 	e, around, content := &envelope{}, &Report{}, &Report{}
@@ -188,15 +188,15 @@ func (d *RolloutDocument) decodeNode(n *doctree.Node, at Path, dec *decoder) {
 			d.resource = New(e.meta, spec, canonical)
 		}
 	}
-	dec.refusals(at, around)
-	dec.refusals(at.Field("spec"), content)
+	dec.refusals(dec.path(), around)
+	dec.refusals(dec.path().Field("spec"), content)
 }
 
 // refusals adds the problems of a part of the document that refuse it.
 func (d *decoder) refusals(at Path, of *Report) {
 	for _, p := range of.Problems {
 		if p.Severity == Error {
-			d.errorf(pathBelow(at, p.Path), "%s", p.Message)
+			d.errorAt(pathBelow(at, p.Path), "%s", p.Message)
 		}
 	}
 }

@@ -63,18 +63,18 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func (d *Duration) decodeNode(n *doctree.Node, at Path, dec *decoder) {
+func (d *Duration) decodeNode(n *doctree.Node, dec *decoder) {
 	if n.Shape == doctree.Number {
-		dec.errorf(at, "expected a duration with its unit, such as %ss, got %s", unitless(n.Text), n.Describe())
+		dec.errorf("expected a duration with its unit, such as %ss, got %s", unitless(n.Text), n.Describe())
 		return
 	}
 	if n.Shape != doctree.Text {
-		dec.errorf(at, "expected a duration such as 5s, 100ms or 1h30m, got %s", n.Describe())
+		dec.errorf("expected a duration such as 5s, 100ms or 1h30m, got %s", n.Describe())
 		return
 	}
 	parsed, err := ParseDuration(n.Text)
 	if err != nil {
-		dec.errorf(at, "%s", err)
+		dec.errorf("%s", err)
 		return
 	}
 	*d = parsed
@@ -91,14 +91,14 @@ func unitless(number string) string {
 // Percentage is a share between 0 and 100, such as 50 or 99.9.
 type Percentage float64
 
-func (p *Percentage) decodeNode(n *doctree.Node, at Path, dec *decoder) {
+func (p *Percentage) decodeNode(n *doctree.Node, dec *decoder) {
 	if n.Shape != doctree.Number {
-		dec.errorf(at, "expected a percentage between 0 and 100, such as 50 or 99.9, got %s", n.Describe())
+		dec.errorf("expected a percentage between 0 and 100, such as 50 or 99.9, got %s", n.Describe())
 		return
 	}
 	value, err := strconv.ParseFloat(n.Text, 64)
 	if err != nil || value < 0 || value > 100 {
-		dec.errorf(at, "a percentage lies between 0 and 100, got %s", n.Text)
+		dec.errorf("a percentage lies between 0 and 100, got %s", n.Text)
 		return
 	}
 	*p = Percentage(value)

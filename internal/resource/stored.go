@@ -40,17 +40,40 @@ func Stored(meta Meta, canonical []byte) *Resource {
 	return r
 }
 
-// Store returns a copy of the resource with another envelope, as Stored makes it.
+// BuildStored is Build of content that is stored, without warnings and advice: what Store
+// makes of the result.
+func BuildStored(meta Meta, specJSON []byte) (*Resource, error) {
+	spec, canonical, report := check(meta, specJSON, nil)
+	if report.Failed() {
+		return nil, &DocumentError{Key: meta.Key, Problems: report.Problems}
+	}
+	r := New(meta, spec, canonical)
+	r.forget()
+	return r, nil
+}
+
+// Store returns a copy of the resource with another envelope, as Stored makes it. The spec
+// of the resource is remembered for the next caller that asks for it.
 func (r *Resource) Store(meta Meta) *Resource {
 	stored := r.WithMeta(meta)
-	switch r.spec.(type) {
-	case *Unreadable, undecoded:
-	default:
-		if stored.mayForget() {
-			stored.spec = undecoded{valid: true}
-		}
-	}
+	stored.forget()
 	return stored
+}
+
+// forget has the spec of a new resource decoded when it is asked for, where that may be.
+func (r *Resource) forget() {
+	spec := r.spec
+	switch spec.(type) {
+	case *Unreadable, undecoded:
+		return
+	}
+	if !r.mayForget() {
+		return
+	}
+	r.spec = undecoded{valid: true}
+	if _, later := spec.(deferred); !later {
+		decodedSpecs.remember(r, spec)
+	}
 }
 
 // undecoded is in place of a spec that is decoded when it is asked for.
@@ -85,16 +108,20 @@ func (r *Resource) decode() Spec {
 }
 
 // decodeValid decodes a spec that was validated, nil where that fails all the same.
-func (r *Resource) decodeValid() Spec {
+func (r *Resource) decodeValid() (spec Spec) {
 	d, ok := Describe(r.meta.Kind)
-	values, _, err := doctree.ParseJSON(r.canonical)
-	if !ok || err != nil || len(values) != 1 {
+	if !ok {
 		return nil
 	}
-	spec, dec := d.New(), &decoder{}
-	if dec.into(spec, values[0], Root); dec.report.Failed() {
-		return nil
-	}
+	doctree.ReadJSON(r.canonical, func(values []*doctree.Node, _ bool, err error) {
+		if err != nil || len(values) != 1 {
+			return
+		}
+		decoded, dec := d.New(), &decoder{}
+		if dec.into(decoded, values[0], Root); !dec.report.Failed() {
+			spec = decoded
+		}
+	})
 	return spec
 }
 
@@ -130,11 +157,16 @@ type decodedSpec struct {
 var decodedSpecs specMemory
 
 func (m *specMemory) of(r *Resource) Spec {
-	at := &m.recent[maphash.Comparable(tagSeed, r)%recentSpecs]
-	if d := at.Load(); d != nil && d.of == r {
+	if d := m.place(r).Load(); d != nil && d.of == r {
 		return d.spec
 	}
 	spec := r.decode()
-	at.Store(&decodedSpec{r, spec})
+	m.remember(r, spec)
 	return spec
+}
+
+func (m *specMemory) remember(r *Resource, spec Spec) { m.place(r).Store(&decodedSpec{r, spec}) }
+
+func (m *specMemory) place(r *Resource) *atomic.Pointer[decodedSpec] {
+	return &m.recent[maphash.Comparable(tagSeed, r)%recentSpecs]
 }
