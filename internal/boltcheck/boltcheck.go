@@ -166,6 +166,19 @@ type checker struct {
 	// in, empty outside any.
 	visit  func(bucket string, key, value []byte)
 	bucket string
+	// spare are buffers for pages that are not being looked at.
+	spare [][]byte
+}
+
+// take returns a buffer for a page: as few are allocated as the tree is deep.
+func (c *checker) take(size int) []byte {
+	if last := len(c.spare) - 1; last >= 0 {
+		page := c.spare[last]
+		if c.spare = c.spare[:last]; size <= cap(page) {
+			return page[:size]
+		}
+	}
+	return make([]byte, size)
 }
 
 // pages checks the tree below a page, whose keys must be at least low and below
@@ -198,7 +211,8 @@ func (c *checker) tree(id uint64, low, high []byte) error {
 		}
 		c.seen[i] = true
 	}
-	page := make([]byte, count*uint64(c.pageSize))
+	page := c.take(int(count) * c.pageSize) //nolint:gosec // checked above
+	defer func() { c.spare = append(c.spare, page) }()
 	if _, err := c.file.ReadAt(page, int64(id)*int64(c.pageSize)); err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
 	}

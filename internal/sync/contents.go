@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"iter"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,8 +15,11 @@ import (
 
 // contents is what a replica holds on disk.
 type contents struct {
-	state     *syncv1.ReplicaState // nil: none, or lost
-	good, bad []record             // in the order of their keys, where they were read in it
+	state *syncv1.ReplicaState // nil: none, or lost
+	// good is in the order of the keys where it was read in it, as it was read: a list that
+	// grows to a million would be copied many times.
+	good [][]record
+	bad  []record
 	// damage describes, for the operator, what is damaged; remove are the keys of
 	// those records.
 	damage []string
@@ -25,10 +27,9 @@ type contents struct {
 
 	// decode makes typed resources of the records. Nil: their bytes alone are wanted.
 	decode Decoder
-	// pending are the next records, which are read together; size is what they take, in
-	// bytes.
+	// pending are the next records, which are read together; they are in bytes.
 	pending []sealedRecord
-	size    int
+	bytes   []byte
 }
 
 // record is what was read of a key. There may be a million: of one that can be used, unless
@@ -62,7 +63,7 @@ type recordKey struct {
 	key    []byte
 }
 
-// sealedRecord is an entry of the file as it is there.
+// sealedRecord is an entry of the file as it is there, valid until finish returns.
 type sealedRecord struct {
 	bucket     string
 	key, value []byte
@@ -71,7 +72,7 @@ type sealedRecord struct {
 // What is read together, on all processors: at most so many records, or so many bytes.
 const (
 	readAtOnce = 8192
-	readBytes  = 16 << 20
+	readBytes  = 8 << 20
 )
 
 // visit takes one entry of the file. After the last one, finish is called.
@@ -82,12 +83,22 @@ func (c *contents) visit(bucket string, key, value []byte) {
 			c.readState(value)
 		}
 	case string(recordsBucket), string(quarantineBucket):
-		both := slices.Concat(key, value)
-		c.pending = append(c.pending, sealedRecord{bucket, both[:len(key):len(key)], both[len(key):]})
-		if c.size += len(both); len(c.pending) == readAtOnce || c.size > readBytes {
+		size := len(key) + len(value)
+		if len(c.pending) == readAtOnce || len(c.bytes)+size > cap(c.bytes) {
 			c.finish()
 		}
+		if size > cap(c.bytes) {
+			c.bytes = make([]byte, 0, max(size, readBytes))
+		}
+		c.pending = append(c.pending, sealedRecord{bucket, c.keep(key), c.keep(value)})
 	}
+}
+
+// keep copies bytes into those that are read together, which have room for them.
+func (c *contents) keep(b []byte) []byte {
+	from := len(c.bytes)
+	c.bytes = append(c.bytes, b...)
+	return c.bytes[from:len(c.bytes):len(c.bytes)]
 }
 
 func (c *contents) readState(raw []byte) {
@@ -104,12 +115,16 @@ func (c *contents) readState(raw []byte) {
 
 // finish reads the records that were visited.
 func (c *contents) finish() {
+	if len(c.pending) == 0 {
+		return
+	}
 	all, errs := make([]record, len(c.pending)), make([]error, len(c.pending))
 	parallel.For(len(all), func(from, to int) {
 		for i := from; i < to; i++ {
 			all[i], errs[i] = c.read(&c.pending[i])
 		}
 	})
+	good := all[:0]
 	for i, err := range errs {
 		r := &c.pending[i]
 		switch {
@@ -119,11 +134,12 @@ func (c *contents) finish() {
 		case r.bucket == string(quarantineBucket):
 			c.bad = append(c.bad, all[i])
 		default:
-			c.good = append(c.good, all[i])
+			good = append(good, all[i])
 		}
 	}
+	c.good = append(c.good, good)
 	clear(c.pending)
-	c.pending, c.size = c.pending[:0], 0
+	c.pending, c.bytes = c.pending[:0], c.bytes[:0]
 }
 
 // read verifies and decodes one record.
@@ -132,16 +148,20 @@ func (c *contents) read(r *sealedRecord) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
-	rec := record{sum: ch.sum, bytes: &ch}
-	if c.decode == nil {
+	rec := record{sum: ch.sum}
+	if c.decode != nil {
+		rec.typed, rec.problem = c.decode(ch.meta, ch.spec)
+	}
+	if rec.typed == nil || r.bucket == string(quarantineBucket) {
+		kept := ch
+		kept.raw = bytes.Clone(ch.raw)
+		rec.bytes = &kept
+	}
+	if rec.typed == nil {
 		return rec, nil
 	}
-	if rec.typed, rec.problem = c.decode(ch.meta, ch.spec); rec.problem != nil {
-		return rec, nil
-	}
-	rec.term = store.Sum(rec.typed)
-	if r.bucket == string(recordsBucket) {
-		rec.bytes = nil
+	if rec.term = ch.sum; !bytes.Equal(rec.typed.Canonical(), ch.spec) { // written by other rules
+		rec.term = store.Sum(rec.typed)
 	}
 	return rec, nil
 }
@@ -169,8 +189,8 @@ func (c *contents) keys() iter.Seq[resource.Key] {
 		for i := range c.bad {
 			others[c.bad[i].key()] = true
 		}
-		for i := range c.good {
-			key := c.good[i].key()
+		for r := range c.eachGood() {
+			key := r.key()
 			delete(others, key)
 			if damaged {
 				if seen[key] {
@@ -190,6 +210,27 @@ func (c *contents) keys() iter.Seq[resource.Key] {
 	}
 }
 
+// eachGood yields the records that were read, but for those in quarantine.
+func (c *contents) eachGood() iter.Seq[*record] {
+	return func(yield func(*record) bool) {
+		for _, some := range c.good {
+			for i := range some {
+				if !yield(&some[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// count returns how many those are.
+func (c *contents) count() (n int) {
+	for _, some := range c.good {
+		n += len(some)
+	}
+	return n
+}
+
 // removals returns the changes that remove damaged records.
 func (c *contents) removals() []Entry {
 	out := make([]Entry, 0, len(c.remove))
@@ -205,8 +246,8 @@ func entriesOf(path string) ([]Entry, error) {
 	if _, err := survey(path, c); err != nil {
 		return nil, err
 	}
-	out := make([]Entry, 0, len(c.good)+len(c.bad)+1)
-	for _, r := range c.good {
+	out := make([]Entry, 0, c.count()+len(c.bad)+1)
+	for r := range c.eachGood() {
 		out = append(out, recordEntry(recordsBucket, diskKey(r.key()), r.bytes.raw))
 	}
 	for _, r := range c.bad {

@@ -182,11 +182,11 @@ func (r *Replica) verify() error {
 func (r *Replica) build(c *contents) (promoted []write) {
 	m := &replica{
 		instance: r.state.Instance, version: r.cfg.Version,
-		holdings: newHoldings(r.cfg.Zone, r.cfg.Decode, len(c.good)), consent: consent{acceptWipe: r.cfg.AcceptWipe},
+		holdings: newHoldings(r.cfg.Zone, r.cfg.Decode, c.count()), consent: consent{acceptWipe: r.cfg.AcceptWipe},
 	}
 	r.machine = m
-	for i := range c.good {
-		m.restore(&c.good[i])
+	for rec := range c.eachGood() {
+		m.restore(rec)
 	}
 	for i := range c.bad {
 		if m.restore(&c.bad[i]) {
@@ -204,8 +204,11 @@ func (r *Replica) build(c *contents) (promoted []write) {
 	} else {
 		// The record of revision and epoch is gone, or there never was one. What
 		// is left is served as of the newest revision in it.
-		for _, rec := range slices.Concat(c.good, c.bad) {
+		for rec := range c.eachGood() {
 			m.revision = max(m.revision, rec.revision())
+		}
+		for i := range c.bad {
+			m.revision = max(m.revision, c.bad[i].revision())
 		}
 		m.damaged = len(m.held) > 0
 	}
