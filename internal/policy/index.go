@@ -162,7 +162,7 @@ func (x *kindIndex) drawer(d drawer) *filing {
 
 // insert adds a policy that may be in other indexes, too.
 func (x *kindIndex) insert(f *filed) {
-	x.byName[f.resource.Key().Name] = f
+	x.byName[f.resource.KeyRef().Name] = f
 	for _, s := range f.slots {
 		d := x.drawer(s.drawer.Value())
 		d.policies[s.values] = append(d.policies[s.values], f)

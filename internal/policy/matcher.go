@@ -42,6 +42,7 @@ type Matcher struct {
 
 	computed atomic.Uint64
 	memos    atomic.Int64
+	prepared atomic.Pointer[preparation] // nil unless a Reset is expected
 
 	mu         sync.RWMutex // guards everything below
 	view       View
@@ -130,8 +131,9 @@ func (m *Matcher) Reset(view View) {
 	m.dataplanes = map[resource.Key]*group{}
 	m.dependents = map[resource.Key]map[resource.Key]struct{}{}
 	m.memos.Store(0)
+	prepared := m.prepared.Swap(nil)
 	for _, kind := range m.kinds {
-		m.addPoliciesLocked(kind, slices.Collect(view.List(kind, "")))
+		m.addPoliciesLocked(kind, slices.Collect(view.List(kind, "")), prepared)
 	}
 	for r := range view.List(resource.KindDataplane, "") {
 		m.addDataplaneLocked(r)
@@ -160,34 +162,41 @@ func (m *Matcher) meshLocked(name resource.MeshName) *meshState {
 	return ms
 }
 
-// addPoliciesLocked adds policies of one kind, which are compiled on all processors.
-func (m *Matcher) addPoliciesLocked(kind resource.Kind, resources []*resource.Resource) {
-	type prepared struct {
-		policy *Policy
+// addPoliciesLocked adds policies of one kind. Those that were not prepared are compiled on
+// all processors.
+func (m *Matcher) addPoliciesLocked(kind resource.Kind, resources []*resource.Resource, prepared *preparation) {
+	type compiled struct {
+		policy *Policy // nil where it was prepared
 		filed  *filed
 	}
 	engine := m.byKind[kind]
 	for some := range slices.Chunk(resources, compiledAtOnce) {
-		all := make([]prepared, len(some))
+		all := make([]compiled, len(some))
 		parallel.For(len(some), func(from, to int) {
 			for i := from; i < to; i++ {
-				p := engine.Compile(m.view, some[i])
-				all[i] = prepared{p, newFiled(p, engine, false)}
+				if all[i].filed = prepared.of(some[i]); all[i].filed == nil {
+					p := engine.Compile(m.view, some[i])
+					all[i] = compiled{p, newFiled(p, engine, false)}
+				}
 			}
 		})
-		for _, p := range all {
-			m.fileLocked(p.policy, p.filed)
+		for _, c := range all {
+			if m.insertLocked(c.filed); c.policy != nil {
+				m.relateLocked(c.policy)
+			}
 		}
 	}
 }
 
 // addPolicyLocked adds a policy, and keeps it as compiled where it is about to be asked for.
 func (m *Matcher) addPolicyLocked(p *Policy, keep bool) {
-	m.fileLocked(p, newFiled(p, m.byKind[p.Key().Kind], keep))
+	m.insertLocked(newFiled(p, m.byKind[p.Key().Kind], keep))
+	m.relateLocked(p)
 }
 
-func (m *Matcher) fileLocked(p *Policy, f *filed) {
-	key := p.Key()
+// insertLocked files a policy.
+func (m *Matcher) insertLocked(f *filed) {
+	key := f.resource.KeyRef()
 	ms := m.meshLocked(key.Mesh)
 	x := ms.kinds[key.Kind]
 	if x == nil {
@@ -195,6 +204,12 @@ func (m *Matcher) fileLocked(p *Policy, f *filed) {
 		ms.kinds[key.Kind] = x
 	}
 	x.insert(f)
+}
+
+// relateLocked notes what a policy that is filed names and depends on.
+func (m *Matcher) relateLocked(p *Policy) {
+	key := p.Key()
+	ms := m.meshLocked(key.Mesh)
 	for _, name := range namesIn(p) {
 		ms.named[name]++
 	}

@@ -75,8 +75,10 @@ type zone struct {
 	dataplanes *dataplane.Service
 	identities *identities.Keeper
 
-	// world is what matching leaves out of the configuration of proxies, and
+	// matcher is that of Matching, and there before it: it compiles what is read of the
+	// replica. world is what matching leaves out of the configuration of proxies, and
 	// resources what proxies are sent over xDS.
+	matcher   *policy.Matcher
 	world     *world.World
 	resources *feed.Feed
 	// discovery serves them.
@@ -149,6 +151,12 @@ func (z *zone) Open(ctx context.Context) error {
 	if err := z.openRecords(keys); err != nil {
 		return err
 	}
+	var err error
+	if z.Conditions, err = condition.NewCompiler(condition.DefaultOptions()); err != nil {
+		return err
+	}
+	z.world = world.New(resource.ZoneName(z.cfg.Name))
+	z.matcher = engines.NewMatcher(z.Conditions).Following(z.world)
 	z.inspect = &inspectService{zone: resource.ZoneName(z.cfg.Name), quarantined: z.quarantined, turns: z.Turns}
 	if z.cfg.federated() {
 		if err := z.openReplica(); err != nil {
@@ -169,14 +177,15 @@ func (z *zone) openReplica() error {
 	if err := z.openWay(); err != nil {
 		return err
 	}
+	z.matcher.Expect() // it is reset with what is read here
 	z.replica, err = zonesync.OpenReplica(zonesync.ReplicaConfig{
 		Dir: z.cfg.DataDir, Zone: resource.ZoneName(z.cfg.Name), Store: z.globalStore, AcceptWipe: accepted, Version: version.String(),
 		Decode: func(meta resource.Meta, spec []byte) (*resource.Resource, error) {
-			r, _, err := resource.Build(meta, spec)
-			if err != nil {
-				return nil, err
+			r, err := resource.BuildStored(meta, spec)
+			if err == nil {
+				z.matcher.Prepare(r)
 			}
-			return r.Store(meta), nil
+			return r, err
 		},
 	})
 	if err != nil {
@@ -318,12 +327,7 @@ func disconnectedNote(s zonesync.ClientStatus) string {
 
 // assemble makes the services.
 func (z *zone) assemble() error {
-	var err error
-	if z.Conditions, err = condition.NewCompiler(condition.DefaultOptions()); err != nil {
-		return err
-	}
-	z.world = world.New(resource.ZoneName(z.cfg.Name))
-	z.Matching = livematch.New(engines.NewMatcher(z.Conditions).Following(z.world), z.stores()...)
+	z.Matching = livematch.New(z.matcher, z.stores()...)
 	z.resources = feed.New(z.Matching, z.world)
 	if z.others != nil {
 		z.Matching.OnUpdate(z.others.touched)
