@@ -55,6 +55,49 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 	require.Equal(t, 1, released)
 }
 
+// A server with a large heap that starts is not idle, however far its collections are apart:
+// it has as much garbage as a start may have, and what it has is not returned on the way.
+func TestGCPercentOfASlowStart(t *testing.T) {
+	now := time.Unix(0, 0)
+	percent, released := 0, 0
+	p := newGCPercent(func(set int) { percent = set }, func() { released++ }, now)
+	for range 20 {
+		now = now.Add(time.Second)
+		p.observe(memoryState{live: 600 << 20, cycles: 7}, false, now)
+		require.Equal(t, 85, percent)
+	}
+	require.Zero(t, released)
+	for range 4 {
+		now = now.Add(time.Second)
+		p.observe(memoryState{live: 600 << 20, cycles: 7}, true, now)
+	}
+	require.Equal(t, percentLarge, percent)
+	require.Equal(t, 1, released)
+}
+
+// A server with a large heap that allocates is busy, however far its collections are apart:
+// a million resources may have 400 MiB of garbage. When it is idle, that is released while
+// there may be as much: else the collection would have everything wait for it.
+func TestGCPercentOfALargeHeapInUse(t *testing.T) {
+	now := time.Unix(0, 0)
+	var did []int
+	const released = -1
+	p := newGCPercent(func(set int) { did = append(did, set) }, func() { did = append(did, released) }, now)
+	allocated := uint64(0)
+	second := func(bytes uint64) {
+		now, allocated = now.Add(time.Second), allocated+bytes
+		p.observe(memoryState{live: 800 << 20, cycles: 7, allocated: allocated}, true, now)
+	}
+	for range 20 {
+		second(busyBytes)
+	}
+	require.Equal(t, []int{percentBusy, percentHuge}, did)
+	for range 20 {
+		second(busyBytes / 4)
+	}
+	require.Equal(t, []int{percentBusy, percentHuge, released, percentLarge}, did)
+}
+
 // A small heap that is collected many times a second, and not for a moment only, may have
 // more garbage until the server is idle, however seldom it is collected then.
 func TestGCPercentOfASmallBusyHeap(t *testing.T) {
