@@ -6,6 +6,9 @@
 // directory after that. The file has exactly the requested permissions, whatever
 // the umask, and never wider ones while it is written.
 //
+// A large file reaches the disk while it is written: one sync of all of it at the end would
+// delay every other sync on that disk for as long, such as those of a log.
+//
 // Non-goals. It takes no locks, so of two writers of one path the last one wins,
 // and it does not preserve the owner of the file that it replaces.
 //
@@ -17,6 +20,7 @@ package atomicfile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,6 +32,30 @@ type File struct {
 	*os.File
 	path string
 	perm fs.FileMode
+	// unsynced is how many bytes were written since sync, which tests replace.
+	unsynced int
+	sync     func() error
+}
+
+// SyncEvery is after how many bytes what was written of a large file is synced.
+const SyncEvery = 4 << 20
+
+// Write appends bytes.
+func (f *File) Write(b []byte) (int, error) {
+	n, err := f.File.Write(b)
+	if f.unsynced += n; err == nil && f.unsynced >= SyncEvery {
+		f.unsynced = 0
+		err = f.sync()
+	}
+	return n, err
+}
+
+// WriteString appends a string.
+func (f *File) WriteString(s string) (int, error) { return f.Write([]byte(s)) }
+
+// ReadFrom appends what a reader has.
+func (f *File) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{f}, r) // by Write
 }
 
 // Create makes the temporary file, beside path and readable by its owner only.
@@ -41,7 +69,7 @@ func Create(path string, perm fs.FileMode) (*File, error) {
 		}
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	return &File{File: f, path: path, perm: perm}, nil
+	return &File{File: f, path: path, perm: perm, sync: f.Sync}, nil
 }
 
 // Commit puts the file in its place and returns once it is on disk. After an
@@ -61,7 +89,7 @@ func (f *File) CommitNew() error {
 func (f *File) commit(place func(temporary, path string) error) error {
 	err := f.Chmod(f.perm)
 	if err == nil {
-		err = f.Sync()
+		err = f.sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = place(f.Name(), f.path)
