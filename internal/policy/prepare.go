@@ -33,7 +33,7 @@ func (m *Matcher) Expect() {
 
 // Prepare compiles a policy for the Reset that Expect has announced, whose view may have
 // it, and does nothing without one: who decodes very many resources has each compiled while
-// its spec is at hand, in place of decoding it again. It is safe for concurrent use.
+// its spec is available, in place of decoding it again. It is safe for concurrent use.
 func (m *Matcher) Prepare(r *resource.Resource) {
 	prepared, engine := m.prepared.Load(), m.byKind[r.KeyRef().Kind]
 	if prepared == nil || engine == nil {

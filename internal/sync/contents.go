@@ -94,7 +94,7 @@ func (c *contents) visit(bucket string, key, value []byte) {
 	}
 }
 
-// keep copies bytes into those that are read together, which have room for them.
+// keep copies bytes into those that are read together, which have space for them.
 func (c *contents) keep(b []byte) []byte {
 	from := len(c.bytes)
 	c.bytes = append(c.bytes, b...)
