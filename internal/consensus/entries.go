@@ -59,13 +59,8 @@ func (e *entries) write(w *queued) {
 // takeBatches takes what is written next: the batch that has waited longest, and what of
 // those after it fits.
 func takeBatches(waiting []*queued) (batches, left []*queued) {
-	bytes := 0
-	for i, w := range waiting {
-		if bytes += len(w.command); i == maxMembers || i > 0 && bytes > maxMemberBytes {
-			return waiting[:i:i], waiting[i:]
-		}
-	}
-	return waiting, nil
+	n := fitting(waiting, func(w *queued) int { return len(w.command) })
+	return waiting[:n:n], waiting[n:]
 }
 
 // writeAll writes batches, as few entries as there can be. Several are written at the

@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -217,9 +218,15 @@ func TestASharedCallThatLosesItsLeader(t *testing.T) {
 				for _, s := range c.others(leader) {
 					c.network.Delay(leader.name, s.name, 50*time.Millisecond)
 				}
+				next := make(chan error, 1) // of a batch for the next leader
 				go func() {
 					c.pass(70 * time.Millisecond)
 					c.isolate(leader)
+					c.leader(c.others(leader)...)
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+					defer cancel()
+					_, err := at.node.Propose(ctx, store.Txn{RequestID: "next", Ops: []store.Op{put("next", "1")}})
+					next <- err
 				}()
 				results, errs, _ := proposeAtOnce(t, at, leader, func(i int) store.Txn {
 					txn := store.Txn{Ops: []store.Op{put(fmt.Sprint("k", i), "1")}}
@@ -228,6 +235,7 @@ func TestASharedCallThatLosesItsLeader(t *testing.T) {
 					}
 					return txn
 				})
+				require.NoError(t, <-next, "calls that are not answered keep nothing from the next leader")
 				c.network.HealAll()
 				for i := range atOnce {
 					if !repeatable && errs[i] != nil {

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
@@ -12,9 +13,13 @@ import (
 )
 
 // forwards sends batches to the leader. Those that wait at the same time share a call.
+// Each connection has a queue of its own: calls on one that a leader does not answer keep
+// nothing back that is sent to the next leader, or to the same one on another connection.
 type forwards struct {
 	*core
-	queue portions[*forward]
+
+	mu     sync.Mutex
+	queues map[*grpc.ClientConn]*portions[*forward] // those that are not empty; guarded by mu
 }
 
 // forward is a batch that is sent to the leader.
@@ -29,9 +34,35 @@ type forward struct {
 }
 
 func newForwards(c *core) *forwards {
-	f := &forwards{core: c}
-	f.queue = portions[*forward]{atOnce: c.cfg.WritesAtOnce, take: takeCall, serve: f.call, run: f.requests.Go}
-	return f
+	return &forwards{core: c, queues: map[*grpc.ClientConn]*portions[*forward]{}}
+}
+
+// add has a batch sent, and returns before that. remove takes it back while it waits, and
+// reports whether it did.
+func (f *forwards) add(w *forward) (remove func() bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	queue, ok := f.queues[w.conn]
+	if !ok {
+		queue = &portions[*forward]{atOnce: f.cfg.WritesAtOnce, take: takeCall, serve: f.call, run: func(serve func()) {
+			f.requests.Go(func() {
+				serve()
+				f.forget(w.conn, queue)
+			})
+		}}
+		f.queues[w.conn] = queue
+	}
+	queue.add(w)
+	return func() bool { return queue.remove(w) }
+}
+
+// forget forgets a queue that has become empty.
+func (f *forwards) forget(conn *grpc.ClientConn, queue *portions[*forward]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if queue.empty() {
+		delete(f.queues, conn)
+	}
 }
 
 // propose sends a batch and returns the leader's response, or an error and whether the
@@ -44,31 +75,20 @@ func (f *forwards) propose(ctx context.Context, conn *grpc.ClientConn, request *
 		return response, reached.Addr != nil, err
 	}
 	w := &forward{conn: conn, request: request, done: make(chan struct{})}
-	f.queue.add(w)
+	remove := f.add(w)
 	select {
 	case <-w.done:
 		return w.response, w.sent, w.err
 	case <-ctx.Done():
-		return nil, !f.queue.remove(w), status.FromContextError(ctx.Err()).Err()
+		return nil, !remove(), status.FromContextError(ctx.Err()).Err()
 	}
 }
 
 // takeCall takes what shares the next call: what has waited longest, and what of the rest
-// fits and has the same way.
+// fits.
 func takeCall(waiting []*forward) (members, left []*forward) {
-	bytes := 0
-	for i, w := range waiting {
-		size := len(w.request.GetCommand()) + len(w.request.GetNote())
-		switch {
-		case len(members) == maxMembers || len(members) > 0 && bytes+size > maxMemberBytes:
-			return members, append(left, waiting[i:]...)
-		case len(members) > 0 && w.conn != members[0].conn:
-			left = append(left, w)
-		default:
-			members, bytes = append(members, w), bytes+size
-		}
-	}
-	return members, left
+	n := fitting(waiting, func(w *forward) int { return len(w.request.GetCommand()) + len(w.request.GetNote()) })
+	return waiting[:n:n], waiting[n:]
 }
 
 // call sends batches and notes what became of each.

@@ -45,6 +45,24 @@ func (p *portions[T]) remove(one T) bool {
 	return false
 }
 
+// empty reports whether nothing waits or is being served.
+func (p *portions[T]) empty() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.waiting) == 0 && p.underway == 0
+}
+
+// fitting is how many of those that wait fit into one entry or call: one at least.
+func fitting[T any](waiting []T, size func(T) int) int {
+	bytes := 0
+	for i, one := range waiting {
+		if bytes += size(one); i == maxMembers || i > 0 && bytes > maxMemberBytes {
+			return i
+		}
+	}
+	return len(waiting)
+}
+
 // nextLocked returns the next portion, if it is to be served now.
 func (p *portions[T]) nextLocked() (portion []T) {
 	if len(p.waiting) == 0 || p.underway > 0 && p.served >= p.atOnce {

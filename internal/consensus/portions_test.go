@@ -42,7 +42,7 @@ func TestPortions(t *testing.T) {
 		goroutines.Wait()
 		require.Len(t, served, atOnce+1)
 		require.Equal(t, []int{atOnce, atOnce + 2, atOnce + 3}, served[atOnce])
-		require.Zero(t, p.underway)
+		require.True(t, p.empty())
 		require.Zero(t, p.served)
 		p.add(1)
 		goroutines.Wait()
