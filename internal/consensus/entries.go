@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// maxMembers and maxMemberBytes bound what shares one entry, by the number of batches
+	// maxShared and maxSharedBytes bound what shares one entry, by the number of batches
 	// and their size in bytes. A batch that is larger has an entry of its own.
-	maxMembers     = 256
-	maxMemberBytes = 256 << 10
+	maxShared      = 256
+	maxSharedBytes = 256 << 10
 )
 
 // entries writes batches to the log of the leader. Those that wait at the same time share
@@ -49,7 +49,7 @@ type answer struct {
 
 // write writes a batch and returns before that is done.
 func (e *entries) write(w *queued) {
-	if !w.scope.Joinable || len(w.command) > maxMemberBytes || !e.formats.permits(store.FormatOfMembers) {
+	if !w.scope.Shareable || len(w.command) > maxSharedBytes || !e.formats.permits(store.FormatOfShared) {
 		e.requests.Go(func() { e.commit([]*queued{w}) })
 		return
 	}
@@ -66,18 +66,18 @@ func takeBatches(waiting []*queued) (batches, left []*queued) {
 // writeAll writes batches, as few entries as there can be. Several are written at the
 // same time, for which raft syncs its log once.
 func (e *entries) writeAll(batches []*queued) {
-	all := membersOfEntries(batches)
+	all := byEntry(batches)
 	var others sync.WaitGroup
-	for _, members := range all[1:] {
-		others.Go(func() { e.commit(members) })
+	for _, batches := range all[1:] {
+		others.Go(func() { e.commit(batches) })
 	}
 	e.commit(all[0])
 	others.Wait()
 }
 
-// membersOfEntries arranges batches by the entries that they share. Batches of one resource
+// byEntry arranges batches by the entries that they share. Batches of one resource
 // are in different ones.
-func membersOfEntries(batches []*queued) [][]*queued {
+func byEntry(batches []*queued) [][]*queued {
 	var all [][]*queued
 	next := map[resource.Key]int{} // the first entry that does not write a resource, nor any after it
 	for _, w := range batches {
@@ -96,13 +96,13 @@ func membersOfEntries(batches []*queued) [][]*queued {
 	return all
 }
 
-// commit writes one entry and answers its members.
-func (e *entries) commit(members []*queued) {
-	results, index, err := e.apply(members)
+// commit writes one entry and answers its batches.
+func (e *entries) commit(batches []*queued) {
+	results, index, err := e.apply(batches)
 	if err == nil {
 		e.transferring.accepted()
 	}
-	for i, w := range members {
+	for i, w := range batches {
 		a := answer{index: index, err: err}
 		if err == nil {
 			a.result, a.err = results[i], results[i].Err
@@ -111,15 +111,15 @@ func (e *entries) commit(members []*queued) {
 	}
 }
 
-// apply writes one entry and returns what the state machine made of each member.
-func (e *entries) apply(members []*queued) (results []store.Result, index uint64, err error) {
-	entry := raft.Log{Data: members[0].command, Extensions: members[0].note}
-	if len(members) > 1 {
-		commands, notes := make([][]byte, len(members)), make([][]byte, len(members))
-		for i, w := range members {
+// apply writes one entry and returns what the state machine made of each batch.
+func (e *entries) apply(batches []*queued) (results []store.Result, index uint64, err error) {
+	entry := raft.Log{Data: batches[0].command, Extensions: batches[0].note}
+	if len(batches) > 1 {
+		commands, notes := make([][]byte, len(batches)), make([][]byte, len(batches))
+		for i, w := range batches {
 			commands[i], notes[i] = w.command, w.note
 		}
-		joined, err := store.JoinCommands(e.cfg.Clock(), commands, notes)
+		joined, err := store.CombineCommands(e.cfg.Clock(), commands, notes)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -134,8 +134,8 @@ func (e *entries) apply(members []*queued) (results []store.Result, index uint64
 		return nil, 0, unknownOutcome(err)
 	}
 	result, _ := response.(store.Result)
-	if len(members) == 1 {
+	if len(batches) == 1 {
 		return []store.Result{result}, future.Index(), nil
 	}
-	return result.Members, future.Index(), nil
+	return result.Batches, future.Index(), nil
 }

@@ -160,7 +160,7 @@ func TestNoEntryIsSharedBeforeTheLastUpgrade(t *testing.T) {
 		old := map[string]bool{}
 		c.tune = func(s *server, cfg *consensus.Config) {
 			if old[s.name] {
-				cfg.LogFormat = store.FormatOfMembers - 1
+				cfg.LogFormat = store.FormatOfShared - 1
 			}
 		}
 		old["a"] = true

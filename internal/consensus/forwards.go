@@ -69,7 +69,7 @@ func (f *forwards) forget(conn *grpc.ClientConn, queue *portions[*forward]) {
 // leader may have the batch. When ctx ends it returns, though the leader may still write
 // what it has.
 func (f *forwards) propose(ctx context.Context, conn *grpc.ClientConn, request *peerv1.ProposeRequest) (response *peerv1.ProposeResponse, sent bool, err error) {
-	if f.formatInUse.Load() < store.FormatOfMembers { // the leader may not know of shared calls
+	if f.formatInUse.Load() < store.FormatOfShared { // the leader may not know of shared calls
 		var reached peer.Peer
 		response, err := peerv1.NewRaftServiceClient(conn).Propose(ctx, request, grpc.Peer(&reached))
 		return response, reached.Addr != nil, err
@@ -86,31 +86,31 @@ func (f *forwards) propose(ctx context.Context, conn *grpc.ClientConn, request *
 
 // takeCall takes what shares the next call: what has waited longest, and what of the rest
 // fits.
-func takeCall(waiting []*forward) (members, left []*forward) {
+func takeCall(waiting []*forward) (batches, left []*forward) {
 	n := fitting(waiting, func(w *forward) int { return len(w.request.GetCommand()) + len(w.request.GetNote()) })
 	return waiting[:n:n], waiting[n:]
 }
 
 // call sends batches and notes what became of each.
-func (f *forwards) call(members []*forward) {
+func (f *forwards) call(batches []*forward) {
 	ctx, cancel := context.WithTimeout(f.aborting, f.cfg.ApplyTimeout)
 	defer cancel()
 	var reached peer.Peer
-	leader := peerv1.NewRaftServiceClient(members[0].conn)
-	if len(members) == 1 {
-		w := members[0]
+	leader := peerv1.NewRaftServiceClient(batches[0].conn)
+	if len(batches) == 1 {
+		w := batches[0]
 		w.response, w.err = leader.Propose(ctx, w.request, grpc.Peer(&reached))
 		w.sent = reached.Addr != nil
 		close(w.done)
 		return
 	}
-	request := &peerv1.ProposeAllRequest{Proposals: make([]*peerv1.ProposeRequest, len(members))}
-	for i, w := range members {
+	request := &peerv1.ProposeAllRequest{Proposals: make([]*peerv1.ProposeRequest, len(batches))}
+	for i, w := range batches {
 		request.Proposals[i] = w.request
 	}
 	response, err := leader.ProposeAll(ctx, request, grpc.Peer(&reached))
 	outcomes := response.GetOutcomes()
-	for i, w := range members {
+	for i, w := range batches {
 		w.sent, w.err = reached.Addr != nil, err
 		if err == nil {
 			var outcome *peerv1.ProposeOutcome // without one, what became of it is unknown

@@ -96,8 +96,8 @@ func (f fsm) Apply(entry *raft.Log) any {
 	txn.Note = bytes.Clone(entry.Extensions)
 	result := f.st.Apply(resource.Revision(entry.Index), txn)
 	f.tell(txn.Note, result)
-	for i := range txn.Members {
-		f.tell(txn.Members[i].Note, result.Members[i])
+	for i := range txn.Batches {
+		f.tell(txn.Batches[i].Note, result.Batches[i])
 	}
 	return result
 }

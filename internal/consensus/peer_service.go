@@ -50,8 +50,8 @@ func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeReques
 // ProposeAll writes batches that other callers of the same server have decided.
 func (s *peerService) ProposeAll(ctx context.Context, request *peerv1.ProposeAllRequest) (*peerv1.ProposeAllResponse, error) {
 	proposals := request.GetProposals()
-	if len(proposals) > maxMembers {
-		return nil, rpcerr.New(rpcerr.Invalid, reasonUnreadable, "%d proposals in a request that may have %d", len(proposals), maxMembers)
+	if len(proposals) > maxShared {
+		return nil, rpcerr.New(rpcerr.Invalid, reasonUnreadable, "%d proposals in a request that may have %d", len(proposals), maxShared)
 	}
 	response := &peerv1.ProposeAllResponse{Outcomes: make([]*peerv1.ProposeOutcome, len(proposals))}
 	var all sync.WaitGroup

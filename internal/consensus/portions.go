@@ -56,7 +56,7 @@ func (p *portions[T]) empty() bool {
 func fitting[T any](waiting []T, size func(T) int) int {
 	bytes := 0
 	for i, one := range waiting {
-		if bytes += size(one); i == maxMembers || i > 0 && bytes > maxMemberBytes {
+		if bytes += size(one); i == maxShared || i > 0 && bytes > maxSharedBytes {
 			return i
 		}
 	}

@@ -100,11 +100,11 @@ type Txn struct {
 	// Restore makes the batch a part of a state that replaces the store's. It has
 	// nothing else but a time.
 	Restore *RestorePart
-	// Members are batches of several writers that share a log entry, and with it the
+	// Batches are of several writers and share a log entry, and with it the
 	// revision and the time: each is applied, or refused, on the state that those before
-	// it have left. With them it has nothing else but a time. A member has operations,
+	// it have left. With them it has nothing else but a time. Such a batch has operations,
 	// preconditions, an access revision, a request id and a note at most.
-	Members []Txn
+	Batches []Txn
 }
 
 // Outcome is what became of one operation.
@@ -142,8 +142,8 @@ type Result struct {
 	// Err says why nothing was applied: *ConflictError, *AccessChangedError, *ChangedError,
 	// *PartChangedError, *MeshMissingError, *MeshNotEmptyError, *InvalidOpError or *RestoreError.
 	Err error
-	// Members are the results of Txn.Members, in their order.
-	Members []Result
+	// Batches are the results of Txn.Batches, in their order.
+	Batches []Result
 }
 
 // Change is one resource before and after a batch; one of them is nil for a

@@ -40,14 +40,14 @@ func (s *Store) Apply(rev resource.Revision, txn Txn) Result {
 	b := &batch{from: from, revision: rev, time: nextTime(from.time, txn.Time), changed: from.changed, access: from.access}
 	var result Result
 	notes := [][]byte{txn.Note}
-	if len(txn.Members) == 0 {
+	if len(txn.Batches) == 0 {
 		result = s.applyToLocked(b, txn)
 	} else {
-		notes = make([][]byte, len(txn.Members))
-		result.Members = make([]Result, len(txn.Members))
-		for i, member := range txn.Members {
-			notes[i], b.member = member.Note, i
-			result.Members[i] = s.applyToLocked(b, member)
+		notes = make([][]byte, len(txn.Batches))
+		result.Batches = make([]Result, len(txn.Batches))
+		for i, shared := range txn.Batches {
+			notes[i], b.number = shared.Note, i
+			result.Batches[i] = s.applyToLocked(b, shared)
 		}
 		result.Revision = b.changed
 	}
@@ -149,9 +149,9 @@ type batch struct {
 	changed, access resource.Revision
 	epoch           *Epoch // nil where it stays
 	changes         []Change
-	// member is the number of the batch that is applied, among those that share the
-	// revision; seen are the keys of all operations, each with the member that has it.
-	member int
+	// number is that of the batch that is applied, among those that share the
+	// revision; seen are the keys of all operations, each with the number of its batch.
+	number int
 	seen   map[resource.Key]int
 }
 
@@ -190,12 +190,12 @@ func (b *batch) run(ops []Op, meshRules bool) ([]OpResult, error) {
 		if err != nil {
 			return nil, err
 		}
-		if by, twice := b.seen[key]; twice && by == b.member {
+		if by, twice := b.seen[key]; twice && by == b.number {
 			return nil, &InvalidOpError{Key: key, Reason: "more than one operation on this key in a batch"}
 		} else if twice {
 			return nil, &InvalidOpError{Key: key, Reason: "another batch of the same log entry has an operation on this key"}
 		}
-		b.seen[key] = b.member
+		b.seen[key] = b.number
 		if op.Resource == nil {
 			results[i] = b.remove(key)
 		} else {
@@ -344,7 +344,7 @@ func (b *batch) checkEmpty(mesh resource.MeshName) error {
 }
 
 // commitLocked makes a finished batch the newest state and the newest record
-// of the feed. notes are those of its members.
+// of the feed. notes are those of the batches that share the revision.
 func (s *Store) commitLocked(b *batch, notes [][]byte) {
 	slices.SortFunc(b.changes, func(x, y Change) int { return x.Key().Compare(y.Key()) })
 	v := &View{

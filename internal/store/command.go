@@ -26,25 +26,25 @@ const (
 	// it is to change is held (see holds). A field that is added to Rollout, or that is
 	// checked in another way, takes a format of its own.
 	formatRollout = 4
-	// formatMembers: the command has members.
-	formatMembers = 5
+	// formatShared: batches of several writers share the entry.
+	formatShared = 5
 	// latestFormat is the newest format that is defined. A command has the oldest
 	// format that holds it, so that a release that knows no newer one can still apply
 	// it. A field that is added to storev1.Command takes a format of its own, and a
 	// case in formatOf; so does a change of what applying a command does: commands of
 	// the formats before it are applied as they were.
-	latestFormat = formatMembers
+	latestFormat = formatShared
 
 	commandOverhead = 5
 )
 
-// FormatOfMembers is the format of a command that has members.
-const FormatOfMembers uint32 = formatMembers
+// FormatOfShared is the format of a command that has batches.
+const FormatOfShared uint32 = formatShared
 
 // formatOf returns the oldest format that holds a command.
 func formatOf(command *storev1.Command) byte {
-	if len(command.GetMembers()) > 0 {
-		return formatMembers
+	if len(command.GetBatches()) > 0 {
+		return formatShared
 	}
 	if writesRollout(command) {
 		return formatRollout
@@ -84,12 +84,12 @@ func FormatOf(data []byte) uint32 {
 // text that is not UTF-8.
 func EncodeCommand(txn Txn) ([]byte, error) {
 	command := commandToProto(txn)
-	for i, m := range txn.Members {
-		member, err := marshal(commandToProto(m))
+	for i, b := range txn.Batches {
+		shared, err := marshal(commandToProto(b))
 		if err != nil {
-			return nil, fmt.Errorf("encode member %d: %w", i, err)
+			return nil, fmt.Errorf("encode batch %d: %w", i, err)
 		}
-		command.Members = append(command.Members, &storev1.Member{Command: member, Note: m.Note})
+		command.Batches = append(command.Batches, &storev1.SharedBatch{Command: shared, Note: b.Note})
 	}
 	return sealCommand(command)
 }
@@ -212,8 +212,9 @@ func commandToProto(txn Txn) *storev1.Command {
 type Scope struct {
 	// Keys are those of the operations.
 	Keys []resource.Key
-	// Joinable says that the batch has nothing that members have not (Txn.Members).
-	Joinable bool
+	// Shareable says that the batch has nothing that a batch which shares an entry cannot
+	// have (Txn.Batches).
+	Shareable bool
 }
 
 // Scope returns the scope of a batch.
@@ -222,13 +223,13 @@ func (t *Txn) Scope() Scope {
 	for i, op := range t.Ops {
 		keys[i], _ = op.target()
 	}
-	return Scope{keys, t.joinable()}
+	return Scope{keys, t.shareable()}
 }
 
-// joinable: what is written of rollouts is a revision of its own (ADR 76).
-func (t *Txn) joinable() bool {
+// shareable: what is written of rollouts is a revision of its own (ADR 76).
+func (t *Txn) shareable() bool {
 	return !slices.ContainsFunc(t.Ops, func(op Op) bool { key, _ := op.target(); return key.Kind == resource.KindRollout }) &&
-		t.UnchangedSince == nil && len(t.Parts) == 0 && t.SetEpoch == nil && t.Retention == nil && t.Restore == nil && len(t.Members) == 0
+		t.UnchangedSince == nil && len(t.Parts) == 0 && t.SetEpoch == nil && t.Retention == nil && t.Restore == nil && len(t.Batches) == 0
 }
 
 // scopeOf returns the scope of a batch that is encoded.
@@ -245,26 +246,26 @@ func scopeOf(c *storev1.Command) (Scope, error) {
 		}
 		keys[i] = key
 	}
-	joinable := !slices.ContainsFunc(keys, func(k resource.Key) bool { return k.Kind == resource.KindRollout }) &&
-		c.UnchangedSince == nil && len(c.GetParts()) == 0 && c.GetSetEpoch() == nil && c.GetRetention() == nil && c.GetRestore() == nil && len(c.GetMembers()) == 0
-	return Scope{keys, joinable}, nil
+	shareable := !slices.ContainsFunc(keys, func(k resource.Key) bool { return k.Kind == resource.KindRollout }) &&
+		c.UnchangedSince == nil && len(c.GetParts()) == 0 && c.GetSetEpoch() == nil && c.GetRetention() == nil && c.GetRestore() == nil && len(c.GetBatches()) == 0
+	return Scope{keys, shareable}, nil
 }
 
-// JoinCommands returns the command whose members are these commands, each of a batch that
-// is joinable and with its note. The keys of their operations are all different.
-func JoinCommands(at time.Time, commands, notes [][]byte) ([]byte, error) {
-	joined := &storev1.Command{Time: timeToProto(at), Members: make([]*storev1.Member, len(commands))}
+// CombineCommands returns the command that has the batches of these commands, each of a batch that
+// is shareable and with its note. The keys of their operations are all different.
+func CombineCommands(at time.Time, commands, notes [][]byte) ([]byte, error) {
+	combined := &storev1.Command{Time: timeToProto(at), Batches: make([]*storev1.SharedBatch, len(commands))}
 	for i, command := range commands {
 		if len(command) < commandOverhead {
-			return nil, fmt.Errorf("join commands: %w: %d bytes", ErrCorrupt, len(command))
+			return nil, fmt.Errorf("combine commands: %w: %d bytes", ErrCorrupt, len(command))
 		}
-		joined.Members[i] = &storev1.Member{Command: command[commandOverhead:], Note: notes[i]}
+		combined.Batches[i] = &storev1.SharedBatch{Command: command[commandOverhead:], Note: notes[i]}
 	}
-	return sealCommand(joined)
+	return sealCommand(combined)
 }
 
-// memberFromProto reads a batch that shares an entry, and the time, with others.
-func memberFromProto(in *storev1.Member, at time.Time) (Txn, error) {
+// sharedFromProto reads a batch that shares an entry, and the time, with others.
+func sharedFromProto(in *storev1.SharedBatch, at time.Time) (Txn, error) {
 	var command storev1.Command
 	if err := unmarshal(in.GetCommand(), &command); err != nil {
 		return Txn{}, err
@@ -273,7 +274,7 @@ func memberFromProto(in *storev1.Member, at time.Time) (Txn, error) {
 	if err != nil {
 		return Txn{}, err
 	}
-	if !txn.joinable() {
+	if !txn.shareable() {
 		return Txn{}, errors.New("it cannot share an entry")
 	}
 	txn.Time, txn.Note = at, in.GetNote()
@@ -308,12 +309,12 @@ func commandFromProto(c *storev1.Command) (Txn, error) {
 			Key: key, Version: p.GetVersion(), Revision: resource.Revision(p.GetRevision()),
 		})
 	}
-	for i, m := range c.GetMembers() {
-		member, err := memberFromProto(m, at)
+	for i, b := range c.GetBatches() {
+		shared, err := sharedFromProto(b, at)
 		if err != nil {
-			return Txn{}, fmt.Errorf("member %d: %w", i, err)
+			return Txn{}, fmt.Errorf("batch %d: %w", i, err)
 		}
-		txn.Members = append(txn.Members, member)
+		txn.Batches = append(txn.Batches, shared)
 	}
 	if c.AccessRevision != nil {
 		rev := resource.Revision(c.GetAccessRevision())

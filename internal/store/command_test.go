@@ -180,7 +180,7 @@ func TestCommandFormats(t *testing.T) {
 func TestEveryFieldOfACommandHasAFormat(t *testing.T) {
 	for message, fields := range map[protoreflect.Message]int{
 		(&storev1.Command{}).ProtoReflect():      11,
-		(&storev1.Member{}).ProtoReflect():       2,
+		(&storev1.SharedBatch{}).ProtoReflect():  2,
 		(&storev1.Part{}).ProtoReflect():         3,
 		(&storev1.Operation{}).ProtoReflect():    3,
 		(&storev1.Precondition{}).ProtoReflect(): 3,
@@ -225,7 +225,7 @@ func FuzzDecodeCommand(f *testing.F) {
 	f.Add(data)
 	f.Add(data[5:])
 	f.Add([]byte{})
-	data, err = store.EncodeCommand(store.Txn{Members: []store.Txn{
+	data, err = store.EncodeCommand(store.Txn{Batches: []store.Txn{
 		{Ops: []store.Op{store.Put(mesh("m"))}, Note: []byte("a")},
 		{RequestID: "id", Ops: []store.Op{store.Delete(meshKey("m")), store.Put(retry("a", 1))}},
 	}})
@@ -323,16 +323,16 @@ func TestEntriesApplyAsTheyDid(t *testing.T) {
 
 	// Batches that share an entry, of format 5.
 	stale = rev
-	late := at(0, "member 3", store.Put(retry("late", 3)))
+	late := at(0, "shared 3", store.Put(retry("late", 3)))
 	late.AccessRevision = &stale
-	apply(store.Txn{Time: time.Date(2026, 1, 2, 4, 0, 0, 5, time.UTC), Members: []store.Txn{
-		at(0, "member 1", store.Put(retry("joined", 1)), store.Delete(retryKey("default", "b"))),
-		at(0, "member 1", store.Put(retry("again", 1))),
-		at(0, "member 2", store.Put(thing(retryKey("missing", "a"), 2)), store.Put(retry("not either", 2))),
+	apply(store.Txn{Time: time.Date(2026, 1, 2, 4, 0, 0, 5, time.UTC), Batches: []store.Txn{
+		at(0, "shared 1", store.Put(retry("joined", 1)), store.Delete(retryKey("default", "b"))),
+		at(0, "shared 1", store.Put(retry("again", 1))),
+		at(0, "shared 2", store.Put(thing(retryKey("missing", "a"), 2)), store.Put(retry("not either", 2))),
 		late,
 		at(0, "", store.Put(retry("joined too", 4))),
 	}})
 	file.Reset()
 	require.NoError(t, s.WriteSnapshot(&file))
-	require.Equal(t, "bc3132a595789ef25911a4f2e07a6a5958a6ffc69b7f083e041db861a86c601d", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
+	require.Equal(t, "5f53690478c0b46dc4d4aeecf12653f6da78787ad8fd91df7184d941c5073945", fmt.Sprintf("%x", sha256.Sum256(file.Bytes())))
 }

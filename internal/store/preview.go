@@ -4,7 +4,7 @@ package store
 // the first operation that would, and does not check whether the batch would be
 // refused.
 func (v *View) Changes(txn Txn) bool {
-	if txn.SetEpoch != nil && *txn.SetEpoch != v.epoch || txn.Restore != nil || txn.Retention != nil || len(txn.Members) > 0 {
+	if txn.SetEpoch != nil && *txn.SetEpoch != v.epoch || txn.Restore != nil || txn.Retention != nil || len(txn.Batches) > 0 {
 		return true
 	}
 	for _, op := range txn.Ops {

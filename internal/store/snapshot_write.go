@@ -66,7 +66,7 @@ func (v *View) writeRecords(to io.Writer, metadata map[string]string) error {
 		header.CommandFormat = formatRollout
 	}
 	if v.past.shared() {
-		header.CommandFormat = formatMembers
+		header.CommandFormat = formatShared
 	}
 	err := w.write(headerRecord, header)
 	if err != nil {

@@ -430,14 +430,14 @@ var all = []mutant{
 		pkg:   "./internal/service/admin", run: "TestARolloutIsDecidedOnWhatItReplaces",
 	},
 	{
-		name: "refused-member-stays", breaks: "a batch that is refused leaves nothing in the entry that it shares",
+		name: "refused-batch-stays", breaks: "a batch that is refused leaves nothing in the entry that it shares",
 		edits: []edit{{"} else if err != nil {\n\t\tb.undo(done)\n\t}", "} else if err != nil {\n\t\tb.changes = b.changes[:done]\n\t}"}},
-		pkg:   "./internal/store", run: "TestMembersAreAppliedAsEntriesOfTheirOwn",
+		pkg:   "./internal/store", run: "TestBatchesOfAnEntryAreAppliedAsEntriesOfTheirOwn",
 	},
 	{
-		name: "members-on-the-old-state", breaks: "a batch that shares an entry is decided on what those before it have left",
+		name: "batches-on-the-old-state", breaks: "a batch that shares an entry is decided on what those before it have left",
 		edits: []edit{{"state := b.state()\n", "state := b.from\n"}},
-		pkg:   "./internal/store", run: "TestMembersAreAppliedAsEntriesOfTheirOwn|TestAccessRulesOfAMember",
+		pkg:   "./internal/store", run: "TestBatchesOfAnEntryAreAppliedAsEntriesOfTheirOwn|TestAccessRulesWithinAnEntry",
 	},
 	{
 		name: "one-key-in-one-entry", breaks: "batches that share an entry write different resources",
@@ -445,14 +445,14 @@ var all = []mutant{
 		pkg:   "./internal/consensus", run: "TestBatchesOfOneResourceShareNoEntry",
 	},
 	{
-		name: "shares-with-old-members", breaks: "entries are shared once every member is known to apply them",
+		name: "shares-with-old-servers", breaks: "entries are shared once every member is known to apply them",
 		edits: []edit{{"if !slices.ContainsFunc(servers, missing) {", "if true || !slices.ContainsFunc(servers, missing) {"}},
 		pkg:   "./internal/consensus", run: "TestNoEntryIsSharedBeforeTheLastUpgrade",
 	},
 	{
 		name: "note-of-another", breaks: "history names the writer of each resource of a shared revision",
 		edits: []edit{{"change := pastChange{key: c.Key(), note: by[c.Key()]}", "change := pastChange{key: c.Key()}"}},
-		pkg:   "./internal/store", run: "TestMembersAreAppliedAsEntriesOfTheirOwn",
+		pkg:   "./internal/store", run: "TestBatchesOfAnEntryAreAppliedAsEntriesOfTheirOwn",
 	},
 	{
 		name: "writes-on-any-state", breaks: "the state machine refuses what was decided on another state",

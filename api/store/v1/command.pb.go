@@ -51,7 +51,7 @@ type Command struct {
 	Parts []*Part `protobuf:"bytes,10,rep,name=parts,proto3" json:"parts,omitempty"`
 	// Batches of several callers, applied one after the other at one revision; with
 	// them, only time is set, which is that of all of them.
-	Members       []*Member `protobuf:"bytes,11,rep,name=members,proto3" json:"members,omitempty"`
+	Batches       []*SharedBatch `protobuf:"bytes,11,rep,name=batches,proto3" json:"batches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -156,15 +156,15 @@ func (x *Command) GetParts() []*Part {
 	return nil
 }
 
-func (x *Command) GetMembers() []*Member {
+func (x *Command) GetBatches() []*SharedBatch {
 	if x != nil {
-		return x.Members
+		return x.Batches
 	}
 	return nil
 }
 
-// Member is a batch that shares an entry with others.
-type Member struct {
+// SharedBatch is a batch that shares an entry with others.
+type SharedBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The Command, encoded. It has operations, preconditions, access_revision and
 	// request_id at most; its time does not count.
@@ -175,20 +175,20 @@ type Member struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Member) Reset() {
-	*x = Member{}
+func (x *SharedBatch) Reset() {
+	*x = SharedBatch{}
 	mi := &file_store_v1_command_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Member) String() string {
+func (x *SharedBatch) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Member) ProtoMessage() {}
+func (*SharedBatch) ProtoMessage() {}
 
-func (x *Member) ProtoReflect() protoreflect.Message {
+func (x *SharedBatch) ProtoReflect() protoreflect.Message {
 	mi := &file_store_v1_command_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -200,19 +200,19 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Member.ProtoReflect.Descriptor instead.
-func (*Member) Descriptor() ([]byte, []int) {
+// Deprecated: Use SharedBatch.ProtoReflect.Descriptor instead.
+func (*SharedBatch) Descriptor() ([]byte, []int) {
 	return file_store_v1_command_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *Member) GetCommand() []byte {
+func (x *SharedBatch) GetCommand() []byte {
 	if x != nil {
 		return x.Command
 	}
 	return nil
 }
 
-func (x *Member) GetNote() []byte {
+func (x *SharedBatch) GetNote() []byte {
 	if x != nil {
 		return x.Note
 	}
@@ -1071,7 +1071,7 @@ var File_store_v1_command_proto protoreflect.FileDescriptor
 
 const file_store_v1_command_proto_rawDesc = "" +
 	"\n" +
-	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x04\n" +
+	"\x16store/v1/command.proto\x12\bstore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb4\x04\n" +
 	"\aCommand\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12.\n" +
@@ -1086,11 +1086,11 @@ const file_store_v1_command_proto_rawDesc = "" +
 	"\tretention\x18\b \x01(\v2\x13.store.v1.RetentionR\tretention\x12,\n" +
 	"\x0funchanged_since\x18\t \x01(\x04H\x01R\x0eunchangedSince\x88\x01\x01\x12$\n" +
 	"\x05parts\x18\n" +
-	" \x03(\v2\x0e.store.v1.PartR\x05parts\x12*\n" +
-	"\amembers\x18\v \x03(\v2\x10.store.v1.MemberR\amembersB\x12\n" +
+	" \x03(\v2\x0e.store.v1.PartR\x05parts\x12/\n" +
+	"\abatches\x18\v \x03(\v2\x15.store.v1.SharedBatchR\abatchesB\x12\n" +
 	"\x10_access_revisionB\x12\n" +
-	"\x10_unchanged_since\"6\n" +
-	"\x06Member\x12\x18\n" +
+	"\x10_unchanged_since\";\n" +
+	"\vSharedBatch\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\x12\x12\n" +
 	"\x04note\x18\x02 \x01(\fR\x04note\"H\n" +
 	"\x04Part\x12\x12\n" +
@@ -1173,7 +1173,7 @@ func file_store_v1_command_proto_rawDescGZIP() []byte {
 var file_store_v1_command_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_store_v1_command_proto_goTypes = []any{
 	(*Command)(nil),               // 0: store.v1.Command
-	(*Member)(nil),                // 1: store.v1.Member
+	(*SharedBatch)(nil),           // 1: store.v1.SharedBatch
 	(*Part)(nil),                  // 2: store.v1.Part
 	(*Retention)(nil),             // 3: store.v1.Retention
 	(*Operation)(nil),             // 4: store.v1.Operation
@@ -1195,7 +1195,7 @@ var file_store_v1_command_proto_depIdxs = []int32{
 	10, // 4: store.v1.Command.restore:type_name -> store.v1.Restore
 	3,  // 5: store.v1.Command.retention:type_name -> store.v1.Retention
 	2,  // 6: store.v1.Command.parts:type_name -> store.v1.Part
-	1,  // 7: store.v1.Command.members:type_name -> store.v1.Member
+	1,  // 7: store.v1.Command.batches:type_name -> store.v1.SharedBatch
 	8,  // 8: store.v1.Operation.put:type_name -> store.v1.Resource
 	6,  // 9: store.v1.Operation.delete:type_name -> store.v1.Key
 	6,  // 10: store.v1.Precondition.key:type_name -> store.v1.Key

@@ -13,27 +13,27 @@ import (
 	"meridian/internal/store"
 )
 
-// genMembers draws batches that may share an entry: of different keys.
-func genMembers(t *rapid.T) []store.Txn {
-	var members []store.Txn
+// genShared draws batches that may share an entry: of different keys.
+func genShared(t *rapid.T) []store.Txn {
+	var batches []store.Txn
 	taken := map[resource.Key]bool{}
-	for i := range rapid.IntRange(1, 5).Draw(t, "members") {
-		member := genTxn(t)
-		member.SetEpoch, member.Note = nil, fmt.Appendf(nil, "note %d", i)
-		member.Ops = slices.DeleteFunc(member.Ops, func(op store.Op) bool { return taken[op.Key] })
-		for _, op := range member.Ops {
+	for i := range rapid.IntRange(1, 5).Draw(t, "batches") {
+		batch := genTxn(t)
+		batch.SetEpoch, batch.Note = nil, fmt.Appendf(nil, "note %d", i)
+		batch.Ops = slices.DeleteFunc(batch.Ops, func(op store.Op) bool { return taken[op.Key] })
+		for _, op := range batch.Ops {
 			taken[op.Key] = true
 		}
-		if len(member.Ops) > 0 && rapid.IntRange(0, 3).Draw(t, "conditional") == 0 {
-			key := rapid.SampledFrom(member.Ops).Draw(t, "of").Key
-			if rapid.Bool().Draw(t, "of another") { // which another member may write
+		if len(batch.Ops) > 0 && rapid.IntRange(0, 3).Draw(t, "conditional") == 0 {
+			key := rapid.SampledFrom(batch.Ops).Draw(t, "of").Key
+			if rapid.Bool().Draw(t, "of another") { // which another batch may write
 				key = meshKey(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "mesh"))
 			}
-			member.Preconditions = []store.Precondition{{Key: key, Version: rapid.Uint64Range(0, 2).Draw(t, "version")}}
+			batch.Preconditions = []store.Precondition{{Key: key, Version: rapid.Uint64Range(0, 2).Draw(t, "version")}}
 		}
-		members = append(members, member)
+		batches = append(batches, batch)
 	}
-	return members
+	return batches
 }
 
 // timeless is a state without revisions and times.
@@ -47,11 +47,11 @@ func timeless(r store.Reader) []string {
 	return lines
 }
 
-// TestMembersAreAppliedAsEntriesOfTheirOwn (§7.2): batches that share an entry leave what they
+// TestBatchesOfAnEntryAreAppliedAsEntriesOfTheirOwn (§7.2): batches that share an entry leave what they
 // leave as entries of their own, one after the other, and each has the same result. They
 // are one batch of the feed, and each resource's history has the note of its own writer,
 // also after a start from a snapshot.
-func TestMembersAreAppliedAsEntriesOfTheirOwn(t *testing.T) {
+func TestBatchesOfAnEntryAreAppliedAsEntriesOfTheirOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		opts := store.DefaultOptions()
 		opts.Terms = termsOf
@@ -60,21 +60,21 @@ func TestMembersAreAppliedAsEntriesOfTheirOwn(t *testing.T) {
 		apart.Apply(1, keeping(store.DefaultRetention()))
 		rev, own := resource.Revision(1), resource.Revision(1)
 		for range rapid.IntRange(1, 6).Draw(t, "entries") {
-			members := genMembers(t)
-			data, err := store.EncodeCommand(store.Txn{Time: clock(3), Members: members})
+			batches := genShared(t)
+			data, err := store.EncodeCommand(store.Txn{Time: clock(3), Batches: batches})
 			require.NoError(t, err)
 			entry, err := store.DecodeCommand(data)
 			require.NoError(t, err)
-			require.Len(t, entry.Members, len(members))
+			require.Len(t, entry.Batches, len(batches))
 			before := joined.View()
 			rev++
 			result := joined.Apply(rev, entry)
 			require.NoError(t, result.Err)
 			changed := false
 			notes := map[resource.Key]string{}
-			for i, member := range members {
+			for i, batch := range batches {
 				own++
-				want, got := apart.Apply(own, member), result.Members[i]
+				want, got := apart.Apply(own, batch), result.Batches[i]
 				require.Equal(t, want.Results, got.Results)
 				require.Equal(t, want.Duplicate, got.Duplicate)
 				require.Equal(t, fmt.Sprintf("%T", want.Err), fmt.Sprintf("%T", got.Err))
@@ -85,7 +85,7 @@ func TestMembersAreAppliedAsEntriesOfTheirOwn(t *testing.T) {
 				}
 				for _, op := range got.Results {
 					if written && op.Outcome != store.Unchanged && op.Outcome != store.Missing {
-						notes[op.Key] = string(member.Note)
+						notes[op.Key] = string(batch.Note)
 					}
 				}
 			}
@@ -97,10 +97,10 @@ func TestMembersAreAppliedAsEntriesOfTheirOwn(t *testing.T) {
 				require.Equal(t, before.Changed(), joined.View().Changed())
 				continue
 			}
-			batches, err := joined.Next(t.Context(), before.Changed())
+			fed, err := joined.Next(t.Context(), before.Changed())
 			require.NoError(t, err)
-			require.Len(t, batches, 1)
-			require.Equal(t, store.Diff(before, joined.View()), batches[0].Changes)
+			require.Len(t, fed, 1)
+			require.Equal(t, store.Diff(before, joined.View()), fed[0].Changes)
 			for _, s := range []*store.Store{joined, restarted(t, joined)} {
 				for key, note := range notes {
 					for edit := range s.View().Edits(key) {
@@ -114,74 +114,74 @@ func TestMembersAreAppliedAsEntriesOfTheirOwn(t *testing.T) {
 	})
 }
 
-// TestMembersOfOneKey: the leader joins batches of different keys only. Where they are of
+// TestBatchesOfOneKeyInAnEntry: the leader joins batches of different keys only. Where they are of
 // one all the same, the first is applied, on every server.
-func TestMembersOfOneKey(t *testing.T) {
+func TestBatchesOfOneKeyInAnEntry(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
-	result := s.Apply(10, store.Txn{Members: []store.Txn{puts(retry("a", 1)), puts(retry("b", 1), retry("a", 2)), puts(retry("c", 1))}})
+	result := s.Apply(10, store.Txn{Batches: []store.Txn{puts(retry("a", 1)), puts(retry("b", 1), retry("a", 2)), puts(retry("c", 1))}})
 	var invalid *store.InvalidOpError
-	require.NoError(t, result.Members[0].Err)
-	require.ErrorAs(t, result.Members[1].Err, &invalid)
-	require.NoError(t, result.Members[2].Err)
+	require.NoError(t, result.Batches[0].Err)
+	require.ErrorAs(t, result.Batches[1].Err, &invalid)
+	require.NoError(t, result.Batches[2].Err)
 	require.Equal(t, []string{"Retry/default/a", "Retry/default/c"}, names(s.View().List("Retry", "")))
 	require.JSONEq(t, `{"n":1}`, string(get(t, s.View(), retryKey("default", "a")).Canonical()))
 }
 
-// TestAccessRulesOfAMember: a member that was decided on access rules which one before it
+// TestAccessRulesWithinAnEntry: a batch that was decided on access rules which one before it
 // has changed is refused (§6.4).
-func TestAccessRulesOfAMember(t *testing.T) {
+func TestAccessRulesWithinAnEntry(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
 	decided := s.View().AccessRevision()
 	decidedOn := func(txn store.Txn) store.Txn {
 		txn.AccessRevision = &decided
 		return txn
 	}
-	result := s.Apply(10, store.Txn{Members: []store.Txn{decidedOn(puts(retry("a", 1))), decidedOn(puts(role("r", 1))), decidedOn(puts(retry("b", 1)))}})
-	require.NoError(t, result.Members[0].Err)
-	require.NoError(t, result.Members[1].Err)
-	require.Equal(t, &store.AccessChangedError{Decided: decided, Current: 10}, result.Members[2].Err)
+	result := s.Apply(10, store.Txn{Batches: []store.Txn{decidedOn(puts(retry("a", 1))), decidedOn(puts(role("r", 1))), decidedOn(puts(retry("b", 1)))}})
+	require.NoError(t, result.Batches[0].Err)
+	require.NoError(t, result.Batches[1].Err)
+	require.Equal(t, &store.AccessChangedError{Decided: decided, Current: 10}, result.Batches[2].Err)
 	require.EqualValues(t, 10, s.View().AccessRevision())
 }
 
-// TestWhatCannotBeAMember: a release that finds other fields in a member stops, since it
+// TestWhatSharesNoEntry: a release that finds other fields in a batch that does stops, since it
 // does not know how the others have applied it.
-func TestWhatCannotBeAMember(t *testing.T) {
+func TestWhatSharesNoEntry(t *testing.T) {
 	since := resource.Revision(1)
-	for name, member := range map[string]store.Txn{
+	for name, batch := range map[string]store.Txn{
 		"epoch":           {SetEpoch: &store.Epoch{}},
 		"retention":       {Retention: &store.Retention{}},
 		"unchanged since": {UnchangedSince: &since},
 		"parts":           {Parts: []store.Part{{Mesh: "m"}}},
 		"restore":         {Restore: store.Abandon()},
 	} {
-		require.False(t, member.Scope().Joinable, name)
-		data, err := store.EncodeCommand(store.Txn{Members: []store.Txn{member}})
+		require.False(t, batch.Scope().Shareable, name)
+		data, err := store.EncodeCommand(store.Txn{Batches: []store.Txn{batch}})
 		require.NoError(t, err)
 		_, err = store.DecodeCommand(data)
 		require.ErrorIs(t, err, store.ErrCorrupt, name)
 	}
 	plain := store.Txn{RequestID: "id", Ops: []store.Op{store.Put(retry("a", 1)), store.Delete(meshKey("m"))}, Preconditions: []store.Precondition{{Key: meshKey("m")}}}
 	scope := plain.Scope()
-	require.Equal(t, store.Scope{Keys: []resource.Key{retryKey("default", "a"), meshKey("m")}, Joinable: true}, scope)
+	require.Equal(t, store.Scope{Keys: []resource.Key{retryKey("default", "a"), meshKey("m")}, Shareable: true}, scope)
 	data, err := store.EncodeCommand(plain)
 	require.NoError(t, err)
 	_, encoded, err := store.Restamp(data, clock(1))
 	require.NoError(t, err)
 	require.Equal(t, scope, encoded, "the scope of what another server decided")
-	joined, err := store.JoinCommands(clock(2), [][]byte{data, data}, [][]byte{[]byte("note"), nil})
+	joined, err := store.CombineCommands(clock(2), [][]byte{data, data}, [][]byte{[]byte("note"), nil})
 	require.NoError(t, err)
-	require.EqualValues(t, store.FormatOfMembers, store.FormatOf(joined))
+	require.EqualValues(t, store.FormatOfShared, store.FormatOf(joined))
 	txn, err := store.DecodeCommand(joined)
 	require.NoError(t, err)
-	require.Equal(t, []byte("note"), txn.Members[0].Note)
-	require.Equal(t, clock(2), txn.Members[1].Time.UTC())
+	require.Equal(t, []byte("note"), txn.Batches[0].Note)
+	require.Equal(t, clock(2), txn.Batches[1].Time.UTC())
 	_, nested, err := store.Restamp(joined, clock(1))
 	require.NoError(t, err)
-	require.False(t, nested.Joinable)
+	require.False(t, nested.Shareable)
 }
 
 // TestASnapshotWithSharedRevisionsNamesItsFormat: an older release, which would not tell
-// the notes of members apart, does not start from it.
+// the notes of their batches apart, does not start from it.
 func TestASnapshotWithSharedRevisionsNamesItsFormat(t *testing.T) {
 	s := opened(t, store.DefaultOptions())
 	s.Apply(10, keeping(store.DefaultRetention()))
@@ -193,7 +193,7 @@ func TestASnapshotWithSharedRevisionsNamesItsFormat(t *testing.T) {
 		return snap.Format()
 	}
 	s.Apply(11, puts(retry("a", 1)))
-	require.Less(t, format(), store.FormatOfMembers)
-	s.Apply(12, store.Txn{Members: []store.Txn{puts(retry("a", 2)), puts(retry("b", 2))}})
-	require.Equal(t, store.FormatOfMembers, format())
+	require.Less(t, format(), store.FormatOfShared)
+	s.Apply(12, store.Txn{Batches: []store.Txn{puts(retry("a", 2)), puts(retry("b", 2))}})
+	require.Equal(t, store.FormatOfShared, format())
 }
