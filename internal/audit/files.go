@@ -31,8 +31,8 @@ type fileEnd struct {
 	size, torn int64
 	// bad is what is wrong with the last line.
 	bad error
-	// revisions are those of the writes that it records, sorted.
-	revisions []uint64
+	// writes are those that it records, sorted.
+	writes []recordedWrite
 }
 
 // lastRecord reads a file to its end. Only the lines that matter are decoded: the
@@ -43,7 +43,7 @@ func lastRecord(path string) (end fileEnd, err error) {
 		return fileEnd{}, err
 	}
 	defer func() { _ = f.Close() }()
-	defer func() { slices.Sort(end.revisions) }()
+	defer func() { slices.SortFunc(end.writes, recordedWrite.compare) }()
 	lines := newLines(f)
 	var last []byte
 	for {
@@ -58,8 +58,8 @@ func lastRecord(path string) (end fileEnd, err error) {
 		last = append(last[:0], line...)
 		end.lines++
 		end.size += int64(len(line)) + 1
-		if rev := revisionOf(line); rev > 0 {
-			end.revisions = append(end.revisions, rev)
+		if w := writeOf(line); w.revision > 0 {
+			end.writes = append(end.writes, w)
 		}
 		if end.first == 0 {
 			if r, _, bad := decodeRecord(line); bad == nil {

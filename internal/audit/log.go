@@ -127,7 +127,7 @@ func Open(cfg Config) (*Log, error) {
 		}
 		notes = append(notes, note)
 		if name == "" {
-			l.past.revisions, l.past.first = end.revisions, end.first
+			l.past.writes, l.past.first = end.writes, end.first
 			if older, err := rotated(cfg.Dir, c.base); err == nil {
 				l.past.older = older
 			}

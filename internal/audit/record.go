@@ -193,14 +193,18 @@ func bounded(r Record) Record {
 		more, targets = len(targets)-maxRefused, targets[:maxRefused]
 	}
 	for _, t := range targets {
-		r.Targets = append(r.Targets, Target{
-			Action: clipTo(t.Action, maxName), Kind: clipTo(t.Kind, maxName), Mesh: clipTo(t.Mesh, maxName), Name: clipTo(t.Name, maxName), Version: t.Version,
-		})
+		r.Targets = append(r.Targets, boundedTarget(t))
 	}
 	if more > 0 {
 		r.Targets = append(r.Targets, Target{Action: targets[0].Action, Name: moreMark(more)})
 	}
 	return r
+}
+
+func boundedTarget(t Target) Target {
+	return Target{
+		Action: clipTo(t.Action, maxName), Kind: clipTo(t.Kind, maxName), Mesh: clipTo(t.Mesh, maxName), Name: clipTo(t.Name, maxName), Version: t.Version,
+	}
 }
 
 func moreMark(n int) string { return "… (" + strconv.Itoa(n) + " more)" }

@@ -77,7 +77,10 @@ func decodeAll(t *testing.T, data []byte) []Record {
 		r, _, err := decodeRecord([]byte(line))
 		require.NoError(t, err)
 		if len(r.Targets) == 0 || r.Targets[0].Kind != "snapshot" {
-			require.Equal(t, r.Revision, revisionOf([]byte(line)))
+			require.Equal(t, r.Revision, writeOf([]byte(line)).revision)
+			if r.Revision > 0 && r.Part <= 1 {
+				require.Equal(t, writeBy(r), writeOf([]byte(line)))
+			}
 		}
 		out = append(out, r)
 	}

@@ -224,14 +224,12 @@ func (w *Writer) Applied(data []byte, result store.Result) {
 // foundLocked records a batch of an earlier run, unless that run did. One that had
 // been written before is not a write.
 func (w *Writer) foundLocked(b earlyBatch) {
-	if b.result.Duplicate || w.log.hadRevision(uint64(b.result.Revision)) {
+	r := b.asked.record()
+	if b.result.Duplicate || !complete(&r, b.result) || w.log.had(writeBy(r)) {
 		return
 	}
-	r := b.asked.record()
 	r.Message = fmt.Sprintf("asked for at %s; the server stopped before it had recorded it", b.asked.time.Format(time.RFC3339))
-	if complete(&r, b.result) {
-		w.log.laterUnlessHad(r)
-	}
+	w.log.laterUnlessHad(r)
 }
 
 // Settle returns once everything that was applied up to a revision is recorded

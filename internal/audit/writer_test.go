@@ -137,6 +137,35 @@ func TestAWriteThatACrashLeftUnrecordedIsRecordedAtTheRestart(t *testing.T) {
 	require.Equal(t, []uint64{1, 2, 3, 4, 5}, wrote(t, dir))
 }
 
+// Writes that share a revision are recorded each: where a server dies before it has recorded
+// one of them, that one is recorded at the restart, and the others are not recorded again.
+func TestOneOfTheWritesOfARevisionIsUnrecorded(t *testing.T) {
+	dir := t.TempDir()
+	writes := &logOfWrites{}
+	log := open(t, config(dir))
+	first := writer(writes, log)
+	_, err := first.Propose(request(t), store.Txn{RequestID: "kept"})
+	require.NoError(t, err)
+	lost := writer(writes, open(t, config(t.TempDir())))
+	lost.run = first.run
+	_, err = lost.Propose(request(t), store.Txn{RequestID: "lost"})
+	require.NoError(t, err)
+	writes.batches[1].result.Revision = writes.batches[0].result.Revision
+	require.NoError(t, log.Close())
+	for range 2 {
+		log = open(t, config(dir))
+		writes.replay(writer(writes, log))
+		log.flush()
+		var requests []string
+		for _, r := range records(t, dir) {
+			require.EqualValues(t, 1, r.Revision)
+			requests = append(requests, r.Request)
+		}
+		require.Equal(t, []string{"kept", "lost"}, requests)
+		require.NoError(t, log.Close())
+	}
+}
+
 // What was recorded in files that are full by now is not recorded again, nor what
 // was recorded in files that have been removed since.
 func TestWhatOlderFilesRecordIsNotRecordedAgain(t *testing.T) {

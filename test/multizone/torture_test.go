@@ -124,23 +124,32 @@ func TestTorture(t *testing.T) {
 // could answer, and no log has a gap.
 func (x *torture) audited(h *history.History, base resource.Revision) {
 	x.t.Helper()
-	recorded := map[resource.Revision]bool{}
+	type write struct {
+		revision resource.Revision
+		key      resource.Key
+	}
+	recorded := map[write]bool{}
 	for _, p := range x.globals.servers {
 		require.Zero(x.t, p.stop(), "%s", tail(p.log.String(), 20))
 		for _, r := range p.audited() {
-			recorded[resource.Revision(r.Revision)] = true
-		}
-	}
-	var missing []resource.Revision
-	for _, e := range h.Source.Epochs() {
-		for _, c := range h.Source.Between(e, base, 1<<62) {
-			if !recorded[c.Revision] {
-				missing = append(missing, c.Revision)
+			for _, target := range r.Targets {
+				key := resource.Key{Kind: resource.Kind(target.Kind), Mesh: resource.MeshName(target.Mesh), Name: target.Name}
+				recorded[write{resource.Revision(r.Revision), key}] = true
 			}
 		}
 	}
-	x.t.Logf("%d revisions recorded by the audit logs, %d missing", len(recorded), len(missing))
-	require.Empty(x.t, missing, "no audit log says who wrote these revisions")
+	var missing []write
+	for _, e := range h.Source.Epochs() {
+		for _, c := range h.Source.Between(e, base, 1<<62) {
+			for _, change := range c.Changes {
+				if w := (write{c.Revision, change.Key}); !recorded[w] {
+					missing = append(missing, w)
+				}
+			}
+		}
+	}
+	x.t.Logf("%d writes recorded by the audit logs, %d missing", len(recorded), len(missing))
+	require.Empty(x.t, missing, "no audit log says who wrote these resources at these revisions")
 }
 
 func setting(name, otherwise string) string {
