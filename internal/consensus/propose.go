@@ -83,11 +83,11 @@ func (n *proposer) Propose(ctx context.Context, txn store.Txn) (store.Result, er
 			return applied, nil
 		}
 	}
-	command, err := store.EncodeCommand(proposed)
+	command, scope, err := store.EncodeScoped(proposed)
 	if err != nil {
 		return store.Result{}, fmt.Errorf("encode the batch: %w", err)
 	}
-	p := proposal{command: command, note: txn.Note, scope: proposed.Scope(), repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
+	p := proposal{command: command, note: txn.Note, scope: scope, repeatable: txn.RequestID != "", patience: time.NewTimer(n.cfg.ApplyTimeout), begun: time.Now()}
 	defer p.patience.Stop()
 	result, err := n.write(ctx, &p)
 	if err != nil || len(result.Results) >= len(txn.Ops) {

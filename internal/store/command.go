@@ -83,15 +83,26 @@ func FormatOf(data []byte) uint32 {
 // EncodeCommand turns a batch into the bytes of a log entry. It fails only on
 // text that is not UTF-8.
 func EncodeCommand(txn Txn) ([]byte, error) {
+	data, _, err := EncodeScoped(txn)
+	return data, err
+}
+
+// EncodeScoped is EncodeCommand, with the scope of the batch.
+func EncodeScoped(txn Txn) ([]byte, Scope, error) {
 	command := commandToProto(txn)
 	for i, b := range txn.Batches {
 		shared, err := marshal(commandToProto(b))
 		if err != nil {
-			return nil, fmt.Errorf("encode batch %d: %w", i, err)
+			return nil, Scope{}, fmt.Errorf("encode batch %d: %w", i, err)
 		}
 		command.Batches = append(command.Batches, &storev1.SharedBatch{Command: shared, Note: b.Note})
 	}
-	return sealCommand(command)
+	scope, err := scopeOf(command)
+	if err != nil {
+		return nil, Scope{}, fmt.Errorf("encode command: %w", err)
+	}
+	data, err := sealCommand(command)
+	return data, scope, err
 }
 
 func sealCommand(command *storev1.Command) ([]byte, error) {
@@ -217,22 +228,8 @@ type Scope struct {
 	Shareable bool
 }
 
-// Scope returns the scope of a batch.
-func (t *Txn) Scope() Scope {
-	keys := make([]resource.Key, len(t.Ops))
-	for i, op := range t.Ops {
-		keys[i], _ = op.target()
-	}
-	return Scope{keys, t.shareable()}
-}
-
-// shareable: what is written of rollouts is a revision of its own (ADR 76).
-func (t *Txn) shareable() bool {
-	return !slices.ContainsFunc(t.Ops, func(op Op) bool { key, _ := op.target(); return key.Kind == resource.KindRollout }) &&
-		t.UnchangedSince == nil && len(t.Parts) == 0 && t.SetEpoch == nil && t.Retention == nil && t.Restore == nil && len(t.Batches) == 0
-}
-
-// scopeOf returns the scope of a batch that is encoded.
+// scopeOf returns the scope of a batch. What is written of rollouts is a revision of its
+// own (ADR 76).
 func scopeOf(c *storev1.Command) (Scope, error) {
 	keys := make([]resource.Key, len(c.GetOperations()))
 	for i, op := range c.GetOperations() {
@@ -270,12 +267,14 @@ func sharedFromProto(in *storev1.SharedBatch, at time.Time) (Txn, error) {
 	if err := unmarshal(in.GetCommand(), &command); err != nil {
 		return Txn{}, err
 	}
+	if scope, err := scopeOf(&command); err != nil {
+		return Txn{}, err
+	} else if !scope.Shareable {
+		return Txn{}, errors.New("it cannot share an entry")
+	}
 	txn, err := commandFromProto(&command)
 	if err != nil {
 		return Txn{}, err
-	}
-	if !txn.shareable() {
-		return Txn{}, errors.New("it cannot share an entry")
 	}
 	txn.Time, txn.Note = at, in.GetNote()
 	return txn, nil

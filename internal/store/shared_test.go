@@ -153,18 +153,20 @@ func TestWhatSharesNoEntry(t *testing.T) {
 		"unchanged since": {UnchangedSince: &since},
 		"parts":           {Parts: []store.Part{{Mesh: "m"}}},
 		"restore":         {Restore: store.Abandon()},
+		"rollout":         puts(rolloutOf(t, "r", resource.RolloutProgressing, []*resource.Resource{namespaceNamed(t, "n")})),
 	} {
-		require.False(t, batch.Scope().Shareable, name)
+		_, scope, err := store.EncodeScoped(batch)
+		require.NoError(t, err)
+		require.False(t, scope.Shareable, name)
 		data, err := store.EncodeCommand(store.Txn{Batches: []store.Txn{batch}})
 		require.NoError(t, err)
 		_, err = store.DecodeCommand(data)
 		require.ErrorIs(t, err, store.ErrCorrupt, name)
 	}
 	plain := store.Txn{RequestID: "id", Ops: []store.Op{store.Put(retry("a", 1)), store.Delete(meshKey("m"))}, Preconditions: []store.Precondition{{Key: meshKey("m")}}}
-	scope := plain.Scope()
-	require.Equal(t, store.Scope{Keys: []resource.Key{retryKey("default", "a"), meshKey("m")}, Shareable: true}, scope)
-	data, err := store.EncodeCommand(plain)
+	data, scope, err := store.EncodeScoped(plain)
 	require.NoError(t, err)
+	require.Equal(t, store.Scope{Keys: []resource.Key{retryKey("default", "a"), meshKey("m")}, Shareable: true}, scope)
 	_, encoded, err := store.Restamp(data, clock(1))
 	require.NoError(t, err)
 	require.Equal(t, scope, encoded, "the scope of what another server decided")
