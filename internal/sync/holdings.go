@@ -12,7 +12,8 @@ import (
 )
 
 // Decoder turns stored content into a typed resource. An error quarantines the
-// resource and is shown to the operator. It is called concurrently.
+// resource and is shown to the operator. It is called concurrently. The resource has the
+// given meta: its digest is taken from the record where the content is the same.
 type Decoder func(meta resource.Meta, spec []byte) (*resource.Resource, error)
 
 // Quarantined is a resource that the zone keeps but cannot use (§7.4).
