@@ -57,7 +57,7 @@ func TestForeignDataDir(t *testing.T) {
 	identityPath := filepath.Join(cfg.DataDir, "identity.json")
 	data, err := os.ReadFile(identityPath)
 	require.NoError(t, err)
-	newer := strings.Replace(string(data), `"formatVersion": 1`, `"formatVersion": 2`, 1)
+	newer := strings.Replace(string(data), `"formatVersion": 1`, `"formatVersion": 3`, 1)
 	require.NoError(t, os.WriteFile(identityPath, []byte(newer), 0o600))
 	require.ErrorIs(t, openError(t, cfg), raftlog.ErrForeignDataDir)
 	require.NoError(t, os.WriteFile(identityPath, data[:20], 0o600))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +18,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-const identityFormat = 1
+// Formats of a data directory. A release without journals reads flushedFormat only.
+const (
+	// flushedFormat says that all entries are in the log file.
+	flushedFormat = 1
+	// journalFormat says that some may be in the journal beside it only.
+	journalFormat = 2
+)
 
 // Identity names the server that a data directory belongs to. It is the first
 // file written.
@@ -149,14 +156,14 @@ func (d *DataDir) readIdentity(owner Owner) error {
 	var version struct {
 		FormatVersion int `json:"formatVersion"`
 	}
-	if json.Unmarshal(data, &version) == nil && version.FormatVersion > identityFormat {
-		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, version.FormatVersion, identityFormat)
+	if json.Unmarshal(data, &version) == nil && version.FormatVersion > journalFormat {
+		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, version.FormatVersion, journalFormat)
 	}
 	if d.id, err = decodeIdentity(data); err != nil {
 		return Corruptf("%s: %w", path, err)
 	}
-	if d.id.FormatVersion != identityFormat {
-		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, d.id.FormatVersion, identityFormat)
+	if d.id.FormatVersion < flushedFormat {
+		return fmt.Errorf("%w: %s has format %d, this release reads %d", ErrForeignDataDir, path, d.id.FormatVersion, journalFormat)
 	}
 	for _, part := range []struct{ what, have, want string }{
 		{"a " + d.id.Role + ", not of a " + owner.Role, d.id.Role, owner.Role},
@@ -181,7 +188,7 @@ func (d *DataDir) Claim(owner Owner) error {
 		_, _ = rand.Read(b[:]) // never fails
 		clusterID = hex.EncodeToString(b[:])
 	}
-	id := Identity{FormatVersion: identityFormat, Role: owner.Role, ClusterID: clusterID, NodeID: owner.NodeID, Joining: owner.Joining}
+	id := Identity{FormatVersion: journalFormat, Role: owner.Role, ClusterID: clusterID, NodeID: owner.NodeID, Joining: owner.Joining}
 	if id.Disk = owner.Disk; owner.Joining && id.Disk == "" {
 		id.Disk = NewDisk()
 	}
@@ -228,6 +235,20 @@ func (d *DataDir) Change(change func(*Identity)) error {
 	}
 	d.writing = nil
 	close(written)
+	return err
+}
+
+// setFormat records how a directory has to be read that is some server's. What the
+// error says of space holds: nothing has changed.
+func (d *DataDir) setFormat(format int) error {
+	err := d.Change(func(id *Identity) {
+		if id.FormatVersion != 0 {
+			id.FormatVersion = format
+		}
+	})
+	if lacksSpace(err) {
+		err = &fs.PathError{Op: "write", Path: filepath.Join(d.Name(), identityFile), Err: err}
+	}
 	return err
 }
 

@@ -93,8 +93,12 @@ func (s *Log) Failure() error {
 // it was to keep may be lost, whatever the error says.
 func isNoSpace(err error) bool {
 	var op *fs.PathError
-	return errors.As(err, &op) && (op.Op == "write" || op.Op == "truncate") &&
-		(errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT))
+	return errors.As(err, &op) && (op.Op == "write" || op.Op == "truncate") && lacksSpace(err)
+}
+
+// lacksSpace says that something failed for lack of space.
+func lacksSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // isShortage says that something failed for want of what the process may use,

@@ -45,6 +45,7 @@ func (f *files) Name() string { return f.path }
 func (f *files) identityPath() string { return filepath.Join(f.path, identityFile) }
 func (f *files) raftPath() string     { return filepath.Join(f.path, raftDir) }
 func (f *files) logPath() string      { return filepath.Join(f.path, raftDir, logFile) }
+func (f *files) journalPath() string  { return filepath.Join(f.path, raftDir, journalFile) }
 func (f *files) largePath() string    { return filepath.Join(f.path, raftDir, largeDir) }
 
 // rewrittenPath is where RewriteLog makes the new log.
@@ -106,7 +107,7 @@ func (f *files) SetIdentity(data []byte) error {
 	return nil
 }
 
-// OpenLog opens the bbolt file, and the files beside it. An existing one is first
+// OpenLog opens the bbolt file, the journal and the files beside it. An existing one is first
 // checked and read from end to end, from the disk: after a sync that failed, the kernel may hold pages
 // that the disk never got and does not write again. It is opened read-only for
 // that: bbolt answers damage with a panic, in part on
@@ -122,7 +123,11 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	if err := openLarge(f.largePath()); err != nil {
 		return nil, err
 	}
-	if err := verifyBolt(path, verify); err != nil {
+	read, err := readJournal(f.journalPath())
+	if err != nil {
+		return nil, err
+	}
+	if err := verifyBolt(path, read.entries, verify); err != nil {
 		return nil, err
 	}
 	// A crash in RewriteLog left it. It may not be encrypted.
@@ -131,24 +136,52 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	}
 	// Without a synced free list an append costs the same however long the log
 	// once was; opening scans the file instead, some 50 ms per GiB.
-	log, err := openBolt(path, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	bolt, err := openBolt(path, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(atomicfile.SyncDir(f.raftPath()), atomicfile.SyncDir(f.path), atomicfile.SyncDir(filepath.Dir(f.path))); err != nil {
-		_ = log.Close()
-		return nil, dataDirError(f.raftPath(), err)
-	}
-	if err := log.removeUnnamed(); err != nil {
-		return nil, errors.Join(err, log.Close())
+	log, err := f.openJournaled(bolt, read)
+	if err != nil {
+		return nil, errors.Join(err, bolt.Close())
 	}
 	return log, nil
 }
 
-// RemoveLog removes the bbolt file, and the files beside it.
+// openJournaled opens the rest of a log whose bbolt file is open.
+func (f *files) openJournaled(bolt boltFile, read journalContent) (*journaled, error) {
+	if err := errors.Join(atomicfile.SyncDir(f.raftPath()), atomicfile.SyncDir(f.path), atomicfile.SyncDir(filepath.Dir(f.path))); err != nil {
+		return nil, dataDirError(f.raftPath(), err)
+	}
+	if err := bolt.removeUnnamed(); err != nil {
+		return nil, err
+	}
+	if err := atomicfile.RemoveLeftovers(f.journalPath()); err != nil {
+		return nil, dataDirError(f.raftPath(), err)
+	}
+	log, err := withJournal(bolt, read.entries)
+	if err != nil {
+		return nil, err
+	}
+	journal, err := openJournal(f.journalPath(), read)
+	if lacksSpace(err) {
+		return log, nil
+	}
+	if err != nil {
+		return nil, dataDirError(f.raftPath(), err)
+	}
+	log.journal = journal
+	if err := log.flush(); err != nil && !isNoSpace(err) {
+		return nil, errors.Join(err, journal.close())
+	}
+	return log, nil
+}
+
+// RemoveLog removes the bbolt file, the journal and the files beside it.
 func (f *files) RemoveLog() error {
-	if err := os.Remove(f.logPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return dataDirError(f.path, err)
+	for _, path := range []string{f.journalPath(), f.logPath()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return dataDirError(f.path, err)
+		}
 	}
 	if err := os.RemoveAll(f.largePath()); err != nil {
 		return dataDirError(f.path, err)
@@ -211,12 +244,15 @@ func boltError(path string, err error) error {
 	return corruptLog(path, err)
 }
 
-// verifyBolt checks the structure of an existing file and then what it holds. A
-// fault while reading a mapped page (the file is shorter than it says) is damage
-// like any other.
-func verifyBolt(path string, verify func(LogFile) error) (err error) {
+// verifyBolt checks the structure of an existing file and then what it and the journal
+// beside it hold. A fault while reading a mapped page (the file is shorter than it says) is
+// damage like any other.
+func verifyBolt(path string, journal []*raft.Log, verify func(LogFile) error) (err error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		if len(journal) > 0 {
+			return corruptLog(path, fmt.Errorf("it is missing, and the journal beside it has entries %d to %d", journal[0].Index, journal[len(journal)-1].Index))
+		}
 		return nil // bbolt makes it
 	}
 	if err != nil {
@@ -240,7 +276,11 @@ func verifyBolt(path string, verify func(LogFile) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, bolt.Close()) }()
-	return verify(bolt)
+	log, err := withJournal(bolt, journal)
+	if err != nil {
+		return err
+	}
+	return verify(log)
 }
 
 // knownKey rejects keys that are never written: a damaged key would look like
@@ -297,13 +337,36 @@ const (
 )
 
 // RewriteLog implements rewriter: no page of the old file is left, as there would
-// be in one that is written over. What a crash leaves of it is removed by OpenLog.
+// be in one that is written over. What a crash leaves of it is removed by OpenLog. The
+// journal is removed, too: OpenLog put its entries into the bbolt file.
 func (f *files) RewriteLog(change func(*raft.Log) error) error {
+	if err := f.removeJournal(); err != nil {
+		return err
+	}
 	temporary := f.rewrittenPath()
 	if err := f.copyLog(temporary, change); err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	if err := os.Rename(temporary, f.logPath()); err != nil {
+		return dataDirError(f.path, err)
+	}
+	if err := atomicfile.SyncDir(f.raftPath()); err != nil {
+		return dataDirError(f.raftPath(), err)
+	}
+	return nil
+}
+
+// removeJournal removes a journal without entries that the bbolt file lacks.
+func (f *files) removeJournal() error {
+	read, err := readJournal(f.journalPath())
+	if err != nil {
+		return err
+	}
+	if len(read.entries) > 0 { // Close leaves none, except without space
+		return fmt.Errorf("%w: write %s: entries %d to %d are in the journal beside it", ErrDiskFull, f.logPath(),
+			read.entries[0].Index, read.entries[len(read.entries)-1].Index)
+	}
+	if err := os.Remove(f.journalPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return dataDirError(f.path, err)
 	}
 	if err := atomicfile.SyncDir(f.raftPath()); err != nil {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
@@ -95,7 +94,7 @@ func (b boltFile) StoreLogs(logs []*raft.Log) error {
 // is, and says whether there is space.
 func (b boltFile) writeLarge(log *raft.Log) (name string, err error) {
 	f, err := os.CreateTemp(b.large(), largePrefix(log)+"*")
-	if isShortage(err) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if isShortage(err) || lacksSpace(err) {
 		return "", nil
 	}
 	if err != nil {

@@ -24,9 +24,11 @@ func largeLog(index, term uint64, fill byte) *raft.Log {
 }
 
 // boltOf is the bbolt file of a log, with the files beside it.
-func boltOf(t testing.TB, log *Log) boltFile {
+func boltOf(t testing.TB, log *Log) *boltFile { return &journaledOf(t, log).boltFile }
+
+func journaledOf(t testing.TB, log *Log) *journaled {
 	t.Helper()
-	file, ok := log.file.(boltFile)
+	file, ok := log.file.(*journaled)
 	require.True(t, ok)
 	return file
 }
@@ -227,9 +229,7 @@ func TestNoFileForALargeEntry(t *testing.T) {
 // withFiles has a log use other functions on the files of large entries.
 func withFiles(t *testing.T, log *Log, change func(*boltFile)) {
 	t.Helper()
-	file := boltOf(t, log)
-	change(&file)
-	log.file = file
+	change(boltOf(t, log))
 }
 
 func noFile(op, path string) error { return &fs.PathError{Op: op, Path: path, Err: syscall.EMFILE} }

@@ -40,6 +40,8 @@ const deleteChunk = 2048
 type Log struct {
 	file LogFile
 	path string
+	// dir is nil in a log that is only verified.
+	dir *DataDir
 	// floor returns the oldest index that must stay, because a snapshot would be
 	// completed with the entries from there on; 0 means none must.
 	floor func() (uint64, error)
@@ -118,7 +120,7 @@ func OpenLog(dir *DataDir, seen func(*raft.Log)) (*Log, error) {
 	if s.first, s.last, err = s.Bounds(); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	s.sizes = sizes
+	s.dir, s.sizes = dir, sizes
 	return s, nil
 }
 
@@ -298,7 +300,12 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
 		bytes += uint64(entryBytes(log)) //nolint:gosec // a size
 	}
-	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() error { return s.file.StoreLogs(out) })
+	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() error {
+		if err := s.dir.setFormat(journalFormat); err != nil {
+			return err
+		}
+		return s.file.StoreLogs(out)
+	})
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.Leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in no log.
@@ -475,8 +482,19 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 	return nil
 }
 
-// Close releases the file.
-func (s *Log) Close() error { return s.file.Close() }
+// Close releases the file. Without space for what is in the journal only, the next start
+// finds it there.
+func (s *Log) Close() error {
+	err := s.file.Close()
+	if err == nil {
+		// Whether the directory can be read by earlier releases, too, is no reason to fail.
+		_ = s.dir.setFormat(flushedFormat)
+	}
+	if lacksSpace(err) {
+		return nil
+	}
+	return err
+}
 
 // entryChecksum covers everything in an entry that raft acts on. The time of
 // appending is left out: it informs operators only, and its encoding is the

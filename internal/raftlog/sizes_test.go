@@ -113,16 +113,18 @@ func TestLargeEntriesAreReadWhenNeeded(t *testing.T) {
 // them for that of a small write.
 func TestWritesAreWatchedByTheirSize(t *testing.T) {
 	s := openTestLog(t, t.TempDir())
-	store, ok := s.file.(boltFile)
-	require.True(t, ok)
+	store := boltOf(t, s)
 	watched := &watchedFile{LogFile: s.file, watch: &s.stall}
 	s.file = watched
 	const large = ownFile / 2
+	// What was in the journal only is written along with any, and what is beside it in the
+	// bbolt file: a disk that is not taken for one that hangs does so in a third of a second.
+	const flushed = journalSize + pageEntries*ownFile
 	next, written := uint64(1), int64(0)
 	check := func(what string) {
 		stats := store.Stats()
 		now := stats.TxStats.GetPageAlloc()
-		require.LessOrEqual(t, now-written, int64(watched.bytes)+smallWrite, "%s: more was written than the watch knows of", what) //nolint:gosec // a size
+		require.LessOrEqual(t, now-written, int64(watched.bytes)+flushed, "%s: more was written than the watch knows of", what) //nolint:gosec // a size
 		written = now
 	}
 	appends := func(size int) {
@@ -154,7 +156,6 @@ func TestWritesAreWatchedByTheirSize(t *testing.T) {
 	for range 8 {
 		appends(ownFile)
 	}
-	_ = s.Slowest()
 	appends(10)
 	require.LessOrEqual(t, watched.bytes, uint64(smallWrite), "bbolt has no more than the names of files")
 }

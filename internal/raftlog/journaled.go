@@ -1,0 +1,204 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// journaled is the log in a bbolt file with a journal before it: an append is on disk
+// with one sync, where bbolt takes two. Entries go into the bbolt file together, when the
+// journal is full, when what the journal cannot express is written, and when the log is
+// closed.
+type journaled struct {
+	boltFile
+	// journal is nil in a log that is only read, and on a disk without space for one.
+	journal *journal
+	// write is held by what changes the log.
+	write sync.Mutex
+	// mu guards pending, the entries that are in the journal only. They continue those of
+	// the bbolt file.
+	mu      sync.RWMutex
+	pending []*raft.Log
+}
+
+var _ LogFile = (*journaled)(nil)
+
+// withJournal returns the log in a bbolt file and the entries that were read from the
+// journal before it. Those that the bbolt file has, too, are left out: it is where all go.
+func withJournal(bolt boltFile, entries []*raft.Log) (*journaled, error) {
+	first, err := bolt.FirstIndex()
+	if err != nil {
+		return nil, err
+	}
+	last, err := bolt.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	for len(entries) > 0 && entries[0].Index <= last {
+		if index := entries[0].Index; index >= first {
+			var stored raft.Log
+			if err := bolt.BoltStore.GetLog(index, &stored); err != nil {
+				return nil, corruptLog(bolt.path, fmt.Errorf("entry %d: %w", index, err))
+			}
+			if stored.Term != entries[0].Term {
+				return nil, corruptLog(bolt.path, fmt.Errorf("entry %d has the term %d, and %d in the journal beside it", index, stored.Term, entries[0].Term))
+			}
+		}
+		entries = entries[1:]
+	}
+	if len(entries) > 0 && (last == 0 || entries[0].Index != last+1) {
+		return nil, corruptLog(bolt.path, fmt.Errorf("it ends at entry %d, and the journal beside it begins at entry %d", last, entries[0].Index))
+	}
+	return &journaled{boltFile: bolt, pending: entries}, nil
+}
+
+// waiting returns the entries that are in the journal only.
+func (j *journaled) waiting() []*raft.Log {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.pending
+}
+
+// FirstIndex implements LogFile.
+func (j *journaled) FirstIndex() (uint64, error) {
+	return j.boltFile.FirstIndex() // the journal never begins a log
+}
+
+// LastIndex implements LogFile.
+func (j *journaled) LastIndex() (uint64, error) {
+	if waiting := j.waiting(); len(waiting) > 0 {
+		return waiting[len(waiting)-1].Index, nil
+	}
+	return j.boltFile.LastIndex()
+}
+
+// GetLog implements LogFile.
+func (j *journaled) GetLog(index uint64, log *raft.Log) error {
+	if waiting := j.waiting(); len(waiting) > 0 && index >= waiting[0].Index {
+		if at := index - waiting[0].Index; at < uint64(len(waiting)) {
+			*log = *waiting[at]
+			return nil
+		}
+	}
+	return j.boltFile.GetLog(index, log)
+}
+
+// StoreLogs implements LogFile. It keeps the entries until they are in the bbolt file.
+func (j *journaled) StoreLogs(logs []*raft.Log) error {
+	j.write.Lock()
+	defer j.write.Unlock()
+	bytes := journaledBytes(logs)
+	continues, err := j.continues(logs)
+	if err != nil {
+		return err
+	}
+	if j.journal == nil || !continues || bytes > journalRecord {
+		return j.storeDirectly(logs, continues)
+	}
+	if !j.journal.fits(bytes) {
+		if err := j.flush(); err != nil {
+			return err
+		}
+	}
+	if err := j.journal.append(logs); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pending = append(j.pending, logs...)
+	return nil
+}
+
+// continues reports whether entries follow on the last one of a log that has some, without
+// gaps.
+func (j *journaled) continues(logs []*raft.Log) (bool, error) {
+	last, err := j.LastIndex()
+	if err != nil || last == 0 {
+		return false, err
+	}
+	for _, log := range logs {
+		if last++; log.Index != last {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// storeDirectly puts entries into the bbolt file, behind those that wait, which continue
+// in one transaction.
+func (j *journaled) storeDirectly(logs []*raft.Log, continues bool) error {
+	if !continues {
+		if err := j.empty(); err != nil {
+			return err
+		}
+	}
+	return j.store(slices.Concat(j.waiting(), logs))
+}
+
+// flush puts the entries that wait into the bbolt file.
+func (j *journaled) flush() error { return j.store(j.waiting()) }
+
+// store puts the entries that wait, and what may follow, into the bbolt file.
+func (j *journaled) store(logs []*raft.Log) error {
+	if waiting := j.waiting(); len(waiting) > 0 {
+		last, err := j.boltFile.LastIndex()
+		if err != nil {
+			return err
+		}
+		if waiting[0].Index != last+1 {
+			return corruptLog(j.path, fmt.Errorf("it ends at entry %d, not at %d", last, waiting[0].Index-1))
+		}
+	}
+	if len(logs) > 0 {
+		if err := j.boltFile.StoreLogs(logs); err != nil {
+			return err
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pending = nil
+	if j.journal != nil {
+		j.journal.restart()
+	}
+	return nil
+}
+
+// empty puts the entries that wait into the bbolt file, and leaves none in the journal: a
+// start would take up again what is removed from the bbolt file, or written over.
+func (j *journaled) empty() error {
+	if err := j.flush(); err != nil || j.journal == nil {
+		return err
+	}
+	return j.journal.reset()
+}
+
+// DeleteRange implements LogFile.
+func (j *journaled) DeleteRange(first, last uint64) error {
+	j.write.Lock()
+	defer j.write.Unlock()
+	end, err := j.boltFile.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last >= end {
+		if err := j.empty(); err != nil {
+			return err
+		}
+	}
+	return j.boltFile.DeleteRange(first, last)
+}
+
+// Close implements LogFile. After it all entries are in the bbolt file, unless it fails:
+// then those of the journal are found by the next start.
+func (j *journaled) Close() error {
+	j.write.Lock()
+	defer j.write.Unlock()
+	if j.journal == nil {
+		return j.boltFile.Close()
+	}
+	return errors.Join(j.empty(), j.journal.close(), j.boltFile.Close())
+}
