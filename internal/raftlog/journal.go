@@ -21,9 +21,10 @@ import (
 // made, so that a record takes one sync and no space.
 //
 // A disk writes sectors, in any order, and each of them completely or not at all. Every
-// sector says to which record it belongs and where that begins, and has a checksum. So a
-// record of which a crash left a part, and one that was damaged, are told apart: the
-// former has sectors that are intact and of other records.
+// sector of a page says to which record it belongs and where that begins, and has a
+// checksum. So a record of which a crash left a part, and one that was damaged, are told
+// apart: the former has sectors that are intact and of other records. And a start knows
+// of the newest record by any sector of it.
 const (
 	journalFile = "journal"
 	journalSize = 1 << 20
@@ -139,11 +140,10 @@ func journaledBytes(logs []*raft.Log) (bytes int) {
 	return bytes
 }
 
-func recordSectors(bytes int) int { return (recordHead + bytes + sectorData - 1) / sectorData }
-
+// recordPages is how many pages a record takes with so many bytes of entries.
 func recordPages(bytes int) int {
-	const each = journalPage / sectorSize
-	return (recordSectors(bytes) + each - 1) / each
+	const each = journalPage / sectorSize * sectorData
+	return (recordHead + bytes + each - 1) / each
 }
 
 // encode returns the pages of the record with the current number. They are valid until
@@ -169,7 +169,7 @@ func (j *journal) encode(logs []*raft.Log) []byte {
 	j.pages = slices.Grow(j.pages[:0], recordPages(bytes)*journalPage)
 	pages := j.pages[:recordPages(bytes)*journalPage]
 	clear(pages)
-	for at := 0; len(content) > 0; at += sectorSize {
+	for at := 0; at < len(pages); at += sectorSize {
 		sector := pages[at : at+sectorSize]
 		binary.BigEndian.PutUint64(sector, j.number)
 		binary.BigEndian.PutUint32(sector[8:], uint32(j.page)) //nolint:gosec // a page of the file
@@ -252,7 +252,7 @@ func decodeJournal(data []byte) (found journalContent, err error) {
 	case begin != found.end:
 		return found, fmt.Errorf("a record before record %d is missing or incomplete", found.newest)
 	default:
-		if _, _, complete := readRecord(data, begin); complete {
+		if _, number, complete := readRecord(data, begin); complete && number == found.newest {
 			return found, fmt.Errorf("record %d does not continue the one before it", found.newest)
 		}
 	}
@@ -300,17 +300,16 @@ func readRecord(data []byte, page int) (content []byte, number uint64, complete 
 		return nil, 0, false
 	}
 	length := int(binary.BigEndian.Uint32(first.bytes[sectorHead+8:]))
-	sectors := recordSectors(length)
-	if at+sectors*sectorSize > len(data) {
+	end := at + recordPages(length)*journalPage
+	if end > len(data) {
 		return nil, number, false
 	}
-	for range sectors {
+	for ; at < end; at += sectorSize {
 		sector := journalSector(data, at)
 		if sector.number() != number || sector.page() != page {
 			return nil, number, false
 		}
 		content = append(content, sector.bytes[sectorHead:]...)
-		at += sectorSize
 	}
 	return content[:recordHead+length], number, true
 }

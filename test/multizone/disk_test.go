@@ -274,13 +274,14 @@ func damage(t *testing.T, path, text string) {
 }
 
 // TestDamagedLog: a server whose log is damaged says so and ends, alone or beside
-// others, sends nothing of the damage to them, and comes back as its message says.
+// others, sends nothing of the damage to them, and comes back as its message says. So does
+// one whose journal is, which has the last entries of a server that was killed.
 func TestDamagedLog(t *testing.T) {
 	t.Parallel() // they mostly wait
 	a := newProcess(t, "meridian-global", "a", loopback("a")...).start().ready()
-	log := filepath.Join("raft", "log.db")
+	log, journal := filepath.Join("raft", "log.db"), filepath.Join("raft", "journal")
 	a.mustWith(mesh("peculiar"), "apply", "-f", "-")
-	a.kill()
+	require.Zero(t, a.stop())
 	pristine, err := os.ReadFile(filepath.Join(a.dir, log))
 	require.NoError(t, err)
 	damage(t, filepath.Join(a.dir, log), "peculiar")
@@ -300,7 +301,7 @@ func TestDamagedLog(t *testing.T) {
 	away, stays := others[0], others[1]
 	away.kill()
 	stays.mustWith(mesh("uncommon"), "apply", "-f", "-")
-	damage(t, filepath.Join(leader.dir, log), "uncommon")
+	damage(t, filepath.Join(leader.dir, journal), "uncommon")
 	away.start().ready() // what it lacks is sent from the leader's memory, where it is whole
 	away.catchesUp(stays)
 	if leader.running() {
@@ -308,7 +309,8 @@ func TestDamagedLog(t *testing.T) {
 	}
 	leader.start()
 	require.Equal(t, 1, leader.ended())
-	require.Contains(t, leader.log.String(), "checksum mismatch in entry")
+	require.Contains(t, leader.log.String(), "checksum mismatch in the sector")
+	require.Contains(t, leader.log.String(), journal)
 	require.Contains(t, leader.log.String(), "generate server-token")
 	away.await("the others to continue", func() bool { return away.commandWith(mesh("later"), "apply", "-f", "-").code == 0 })
 	away.catchesUp(stays)

@@ -231,6 +231,31 @@ var all = []mutant{
 		pkg: "./internal/raftlog", run: "TestPowerLossAndLargeEntries",
 	},
 	{
+		name: "journal-unsynced", breaks: "I1: a record of the journal is on the disk before the entries are acknowledged",
+		edits: []edit{{"if err := j.disk.sync(j.file); err != nil {\n\t\treturn err\n\t}\n", ""}},
+		pkg:   "./internal/raftlog", run: "TestPowerLossAndTheJournal",
+	},
+	{
+		name: "journal-keeps-removed", breaks: "entries that were removed from the log do not come back from the journal",
+		edits: []edit{{"\treturn j.journal.reset()\n", "\treturn nil\n"}},
+		pkg:   "./internal/raftlog", run: "TestPowerLossAndTheJournal",
+	},
+	{
+		name: "journal-page-in-part", breaks: "a start knows of the newest record of the journal by any sector of it",
+		edits: []edit{{"for at := 0; at < len(pages); at += sectorSize {", "for at := 0; len(content) > 0; at += sectorSize {"}},
+		pkg:   "./internal/raftlog", run: "TestPowerLossAndTheJournal",
+	},
+	{
+		name: "journal-number-twice", breaks: "no two records of the journal have a number",
+		edits: []edit{{"\tj.number++\n\trecord := j.encode(logs)\n", "\tj.number = j.previous + 1\n\trecord := j.encode(logs)\n"}},
+		pkg:   "./internal/raftlog", run: "TestPowerLossAndTheJournal",
+	},
+	{
+		name: "journal-of-any-log", breaks: "I2: a journal and a log that do not belong together are damage",
+		edits: []edit{{"if stored.Term != entries[0].Term {", "if false && stored.Term != entries[0].Term {"}},
+		pkg:   "./internal/raftlog", run: "TestJournalOfAnotherLog",
+	},
+	{
 		name: "empty-batch-ends-restore", breaks: "a restore is interrupted by changes only",
 		edits: []edit{{"if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n", "if txn.Restore != nil {\n\t\treturn s.applyRestoreLocked(rev, txn)\n\t}\n\ts.restoring = nil\n"}},
 		pkg:   "./internal/store", run: "TestNothingDoesNotInterruptARestore",
