@@ -91,7 +91,7 @@ func openJournal(path string, read journalContent) (*journal, error) {
 	}, nil
 }
 
-// fits reports whether there is room for a record of so many bytes of entries.
+// fits reports whether there is space for a record of so many bytes of entries.
 func (j *journal) fits(bytes int) bool {
 	return j.page+recordPages(bytes) <= journalSize/journalPage
 }
