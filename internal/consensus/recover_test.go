@@ -210,8 +210,8 @@ func (d cutDisk) SetIdentity(data []byte) error {
 	return d.write(func() error { return d.Storage.SetIdentity(data) })
 }
 
-func (d cutDisk) OpenLog(verify func(raftlog.LogFile) error) (raftlog.LogFile, error) {
-	log, err := d.Storage.OpenLog(verify)
+func (d cutDisk) OpenLog(verify func(raftlog.LogFile) error, mark raftlog.JournalMark) (raftlog.LogFile, error) {
+	log, err := d.Storage.OpenLog(verify, mark)
 	return cutLog{log, d}, err
 }
 

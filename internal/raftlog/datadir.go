@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -188,7 +187,7 @@ func (d *DataDir) Claim(owner Owner) error {
 		_, _ = rand.Read(b[:]) // never fails
 		clusterID = hex.EncodeToString(b[:])
 	}
-	id := Identity{FormatVersion: journalFormat, Role: owner.Role, ClusterID: clusterID, NodeID: owner.NodeID, Joining: owner.Joining}
+	id := Identity{FormatVersion: flushedFormat, Role: owner.Role, ClusterID: clusterID, NodeID: owner.NodeID, Joining: owner.Joining}
 	if id.Disk = owner.Disk; owner.Joining && id.Disk == "" {
 		id.Disk = NewDisk()
 	}
@@ -238,18 +237,16 @@ func (d *DataDir) Change(change func(*Identity)) error {
 	return err
 }
 
-// setFormat records how a directory has to be read that is some server's. What the
-// error says of space holds: nothing has changed.
-func (d *DataDir) setFormat(format int) error {
-	err := d.Change(func(id *Identity) {
-		if id.FormatVersion != 0 {
-			id.FormatVersion = format
+// Journaled implements JournalMark.
+func (d *DataDir) Journaled() bool { return d.ID().FormatVersion == journalFormat }
+
+// SetJournaled implements JournalMark.
+func (d *DataDir) SetJournaled(journaled bool) error {
+	return d.Change(func(id *Identity) {
+		if id.FormatVersion = flushedFormat; journaled {
+			id.FormatVersion = journalFormat
 		}
 	})
-	if lacksSpace(err) {
-		err = &fs.PathError{Op: "write", Path: filepath.Join(d.Name(), identityFile), Err: err}
-	}
-	return err
 }
 
 // JoinCluster notes the cluster that took this server in.

@@ -50,7 +50,7 @@ func (e *encrypted) Used() bool {
 }
 
 // OpenLog implements Storage.
-func (e *encrypted) OpenLog(verify func(LogFile) error) (LogFile, error) {
+func (e *encrypted) OpenLog(verify func(LogFile) error, mark JournalMark) (LogFile, error) {
 	stale := false
 	open := func() (LogFile, error) {
 		return e.Storage.OpenLog(func(file LogFile) error {
@@ -59,7 +59,7 @@ func (e *encrypted) OpenLog(verify func(LogFile) error) (LogFile, error) {
 				return err
 			}
 			return verify(encryptedLog{file, e.keys})
-		})
+		}, mark)
 	}
 	file, err := open()
 	if err != nil {
@@ -67,7 +67,7 @@ func (e *encrypted) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	}
 	outdated, err := e.outdatedSnapshots()
 	if err == nil && stale {
-		if err = file.Close(); err == nil {
+		if err = errors.Join(file.Flush(), file.Close()); err == nil {
 			err = e.rewriteLog()
 		}
 		if err != nil {

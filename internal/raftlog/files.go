@@ -112,7 +112,7 @@ func (f *files) SetIdentity(data []byte) error {
 // that the disk never got and does not write again. It is opened read-only for
 // that: bbolt answers damage with a panic, in part on
 // goroutines of its own, and raft answers it with another.
-func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
+func (f *files) OpenLog(verify func(LogFile) error, mark JournalMark) (LogFile, error) {
 	path := f.logPath()
 	if err := os.MkdirAll(f.raftPath(), 0o700); err != nil {
 		return nil, dataDirError(f.path, err)
@@ -123,9 +123,12 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	if err := openLarge(f.largePath()); err != nil {
 		return nil, err
 	}
-	read, err := readJournal(f.journalPath())
-	if err != nil {
-		return nil, err
+	var read journalContent
+	if mark.Journaled() {
+		var err error
+		if read, err = readJournal(f.journalPath()); err != nil {
+			return nil, err
+		}
 	}
 	if err := verifyBolt(path, read.entries, verify); err != nil {
 		return nil, err
@@ -140,7 +143,7 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := f.openJournaled(bolt, read)
+	log, err := f.openJournaled(bolt, read, mark)
 	if err != nil {
 		return nil, errors.Join(err, bolt.Close())
 	}
@@ -148,7 +151,7 @@ func (f *files) OpenLog(verify func(LogFile) error) (LogFile, error) {
 }
 
 // openJournaled opens the rest of a log whose bbolt file is open.
-func (f *files) openJournaled(bolt boltFile, read journalContent) (*journaled, error) {
+func (f *files) openJournaled(bolt boltFile, read journalContent, mark JournalMark) (*journaled, error) {
 	if err := errors.Join(atomicfile.SyncDir(f.raftPath()), atomicfile.SyncDir(f.path), atomicfile.SyncDir(filepath.Dir(f.path))); err != nil {
 		return nil, dataDirError(f.raftPath(), err)
 	}
@@ -162,16 +165,19 @@ func (f *files) openJournaled(bolt boltFile, read journalContent) (*journaled, e
 	if err != nil {
 		return nil, err
 	}
-	journal, err := openJournal(f.journalPath(), read)
-	if lacksSpace(err) {
+	log.journalPath, log.mark = f.journalPath(), mark
+	if !mark.Journaled() {
+		// One that is there was never used, or has been flushed.
+		if err := removeJournal(log.journalPath); err != nil {
+			return nil, dataDirError(f.raftPath(), err)
+		}
 		return log, nil
 	}
-	if err != nil {
+	if log.journal, err = openJournal(log.journalPath, read); err != nil {
 		return nil, dataDirError(f.raftPath(), err)
 	}
-	log.journal = journal
 	if err := log.flush(); err != nil && !isNoSpace(err) {
-		return nil, errors.Join(err, journal.close())
+		return nil, errors.Join(err, log.journal.close())
 	}
 	return log, nil
 }
@@ -338,35 +344,16 @@ const (
 
 // RewriteLog implements rewriter: no page of the old file is left, as there would
 // be in one that is written over. What a crash leaves of it is removed by OpenLog. The
-// journal is removed, too: OpenLog put its entries into the bbolt file.
+// log has been flushed.
 func (f *files) RewriteLog(change func(*raft.Log) error) error {
-	if err := f.removeJournal(); err != nil {
-		return err
+	if err := removeJournal(f.journalPath()); err != nil {
+		return dataDirError(f.raftPath(), err)
 	}
 	temporary := f.rewrittenPath()
 	if err := f.copyLog(temporary, change); err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	if err := os.Rename(temporary, f.logPath()); err != nil {
-		return dataDirError(f.path, err)
-	}
-	if err := atomicfile.SyncDir(f.raftPath()); err != nil {
-		return dataDirError(f.raftPath(), err)
-	}
-	return nil
-}
-
-// removeJournal removes a journal without entries that the bbolt file lacks.
-func (f *files) removeJournal() error {
-	read, err := readJournal(f.journalPath())
-	if err != nil {
-		return err
-	}
-	if len(read.entries) > 0 { // Close leaves none, except without space
-		return fmt.Errorf("%w: write %s: entries %d to %d are in the journal beside it", ErrDiskFull, f.logPath(),
-			read.entries[0].Index, read.entries[len(read.entries)-1].Index)
-	}
-	if err := os.Remove(f.journalPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return dataDirError(f.path, err)
 	}
 	if err := atomicfile.SyncDir(f.raftPath()); err != nil {

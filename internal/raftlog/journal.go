@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -73,15 +74,28 @@ var systemJournal = journalDisk{
 	sync:    syncData,
 }
 
-// openJournal opens the file of a journal that readJournal has read, or makes it.
+// makeJournal makes the file of a journal, with a sector in each place that is of no
+// record: what has none is damaged.
+func makeJournal(path string) error {
+	data := make([]byte, journalSize)
+	for at := 0; at < journalSize; at += sectorSize {
+		sealSector(data[at:], at, 0, 0)
+	}
+	return atomicfile.Write(path, data, 0o600)
+}
+
+// removeJournal removes the file of a journal, if there is one.
+func removeJournal(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, atomicfile.SyncDir(filepath.Dir(path)))
+}
+
+// openJournal opens the file of a journal with the content that was read.
 func openJournal(path string, read journalContent) (*journal, error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := atomicfile.Write(path, make([]byte, journalSize), 0o600); err != nil {
-			return nil, err
-		}
-		file, err = os.OpenFile(path, os.O_RDWR, 0o600)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +114,7 @@ func (j *journal) fits(bytes int) bool {
 // found by the next start, or not; the next append takes its place.
 func (j *journal) append(logs []*raft.Log) error {
 	j.number++
+	j.holds = j.holds || len(logs) > 0
 	record := j.encode(logs)
 	if err := j.disk.writeAt(j.file, record, int64(j.page)*journalPage); err != nil {
 		return err
@@ -109,7 +124,6 @@ func (j *journal) append(logs []*raft.Log) error {
 	}
 	j.previous = j.number
 	j.page += len(record) / journalPage
-	j.holds = j.holds || len(logs) > 0
 	return nil
 }
 
@@ -170,13 +184,18 @@ func (j *journal) encode(logs []*raft.Log) []byte {
 	pages := j.pages[:recordPages(bytes)*journalPage]
 	clear(pages)
 	for at := 0; at < len(pages); at += sectorSize {
-		sector := pages[at : at+sectorSize]
-		binary.BigEndian.PutUint64(sector, j.number)
-		binary.BigEndian.PutUint32(sector[8:], uint32(j.page)) //nolint:gosec // a page of the file
-		content = content[copy(sector[sectorHead:], content):]
-		binary.BigEndian.PutUint32(sector[12:], sectorChecksum(sector, j.page*journalPage+at))
+		content = content[copy(pages[at+sectorHead:at+sectorSize], content):]
+		sealSector(pages[at:], j.page*journalPage+at, j.number, j.page)
 	}
 	return pages
+}
+
+// sealSector completes the first sector of data, at an offset of the file, as one of a
+// record that begins at a page.
+func sealSector(data []byte, offset int, number uint64, page int) {
+	binary.BigEndian.PutUint64(data, number)
+	binary.BigEndian.PutUint32(data[8:], uint32(page)) //nolint:gosec // a page of the file
+	binary.BigEndian.PutUint32(data[12:], sectorChecksum(data[:sectorSize], offset))
 }
 
 // sectorChecksum is the CRC32C of a sector but for the field that holds it.
@@ -197,24 +216,25 @@ type journalContent struct {
 	end          int
 }
 
-// readJournal reads a journal, from the disk. One that does not exist has no entries.
+// readJournal reads a journal, from the disk.
 //
 // The newest record is the only one that may be there in part: its append was not
 // acknowledged. Anything else that is missing or was changed is damage, for which the
 // error wraps ErrCorrupt.
 func readJournal(path string) (found journalContent, err error) {
-	if err := atomicfile.DropCache(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return found, err
-	}
-	data, err := os.ReadFile(path)
+	err = atomicfile.DropCache(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return found, nil
+		return found, corruptLog(path, errors.New("it is missing, and has entries that the log beside it may lack"))
 	}
 	if err != nil {
-		return found, err
+		return found, dataDirError(filepath.Dir(path), err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return found, dataDirError(filepath.Dir(path), err)
 	}
 	if found, err = decodeJournal(data); err != nil {
-		return found, Corruptf("raft log %s: %w", path, err)
+		return found, corruptLog(path, err)
 	}
 	return found, nil
 }
@@ -269,18 +289,13 @@ func journalSector(data []byte, offset int) sector {
 	return sector{data[offset : offset+sectorSize], offset}
 }
 
-// number is that of its record, 0 when it has never been of one.
+// number is that of its record, 0 when it has been of none.
 func (s sector) number() uint64 { return binary.BigEndian.Uint64(s.bytes) }
 
 // page is the page that its record begins at.
 func (s sector) page() int { return int(binary.BigEndian.Uint32(s.bytes[8:])) }
 
-var emptySector [sectorSize]byte
-
 func (s sector) check() error {
-	if [sectorSize]byte(s.bytes) == emptySector {
-		return nil
-	}
 	if binary.BigEndian.Uint32(s.bytes[12:]) != sectorChecksum(s.bytes, s.offset) {
 		return fmt.Errorf("checksum mismatch in the sector at byte %d", s.offset)
 	}

@@ -42,7 +42,9 @@ var errNoPower = errors.New("the power failed")
 
 // beneath has a log use the disk.
 func (v *volatileJournal) beneath(log *Log) {
-	j := journaledOf(v.t, log).journal
+	file := journaledOf(v.t, log)
+	require.NoError(v.t, file.begin())
+	j := file.journal
 	data, err := os.ReadFile(j.file.Name())
 	require.NoError(v.t, err)
 	v.synced, v.unsynced = data, map[int][]byte{}
@@ -226,10 +228,8 @@ func TestPowerLossAndTheJournal(t *testing.T) {
 // kill ends the use of a log as the end of its process does.
 func kill(t *testing.T, log *Log) {
 	t.Helper()
-	j := journaledOf(t, log)
-	j.journal.disk = systemJournal
-	_ = j.journal.close() // which a Close that failed has done
-	_ = j.boltFile.Close()
+	require.NoError(t, journaledOf(t, log).Close())
+	log.failure = errNoPower // nothing more is written
 }
 
 // newJournal writes a log of which a part is in the journal only, in several records.
@@ -273,7 +273,7 @@ func TestDamagedJournal(t *testing.T) {
 	for at := 0; at < used; at += sectorSize {
 		record := journalSector(pristine, at).number()
 		damaged := bytes.Clone(pristine)
-		copy(damaged[at:], emptySector[:])
+		sealSector(damaged[at:], at, 0, 0) // as when it was made
 		found, err := decodeJournal(damaged)
 		if record == newest {
 			require.NoError(t, err)
@@ -283,6 +283,8 @@ func TestDamagedJournal(t *testing.T) {
 		require.ErrorContains(t, err, "is missing or incomplete")
 	}
 
+	_, err = decodeJournal(make([]byte, journalSize))
+	require.ErrorContains(t, err, "checksum mismatch")
 	for _, size := range []int{0, journalPage, journalSize - 1, journalSize + 1} {
 		_, err := decodeJournal(append(bytes.Clone(pristine), 0)[:size])
 		require.ErrorContains(t, err, "bytes, not")
@@ -332,6 +334,9 @@ func TestJournalOfAnotherLog(t *testing.T) {
 		change func(string, *DataDir)
 		says   string
 	}{
+		"without a journal": {func(path string, _ *DataDir) {
+			require.NoError(t, os.Remove(filepath.Join(filepath.Dir(path), journalFile)))
+		}, "it is missing, and has entries that the log beside it may lack"},
 		"removed":        {func(path string, _ *DataDir) { require.NoError(t, os.Remove(path)) }, "it is missing, and the journal beside it has entries 4 to 21"},
 		"emptied":        {replace(), "it ends at entry 0, and the journal beside it begins at entry 4"},
 		"shorter":        {replace(entries(1, 2)...), "it ends at entry 2, and the journal beside it begins at entry 4"},
@@ -340,7 +345,7 @@ func TestJournalOfAnotherLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := reopen(t, c.change)
 			require.ErrorIs(t, err, ErrCorrupt)
-			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, filepath.Dir(path))
 			require.ErrorContains(t, err, c.says)
 		})
 	}
@@ -381,9 +386,7 @@ func TestJournalIsFlushed(t *testing.T) {
 	last, err := bolt.LastIndex()
 	require.NoError(t, err)
 	require.EqualValues(t, count, last)
-	content, err := readJournal(filepath.Join(dir, raftDir, journalFile))
-	require.NoError(t, err)
-	require.Empty(t, content.entries)
+	require.NoFileExists(t, filepath.Join(dir, raftDir, journalFile))
 }
 
 // smallDisk is a file system of some size.
@@ -419,8 +422,9 @@ func TestFullDiskBesideTheJournal(t *testing.T) {
 	dir := filepath.Join(disk, "data")
 	log := openTestLog(t, dir)
 	require.NoError(t, log.StoreLogs(entries(1, 10)))
+	require.NoError(t, log.StoreLogs(entries(11, 12)))
 	filler := fill(t, disk)
-	next := uint64(11)
+	next := uint64(13)
 	large := func() *raft.Log {
 		return &raft.Log{Index: next, Term: 3, Type: raft.LogCommand, Data: bytes.Repeat([]byte{byte(next)}, 100_000)}
 	}
@@ -457,6 +461,70 @@ func TestFullDiskBesideTheJournal(t *testing.T) {
 	require.Equal(t, large().Data, got.Data)
 }
 
+// TestStartOnAFullDisk: without space for a journal, and for saying that there is one, a log
+// takes what the pages do that bbolt has free.
+func TestStartOnAFullDisk(t *testing.T) {
+	disk := smallDisk(t, "8m")
+	dir := filepath.Join(disk, "data")
+	log := openTestLog(t, dir)
+	logs := entries(1, 200)
+	for _, entry := range logs {
+		entry.Data = bytes.Repeat(entry.Data, 1000)
+	}
+	require.NoError(t, log.StoreLogs(logs))
+	require.NoError(t, log.DeleteRange(1, 150))
+	require.NoError(t, log.Close())
+	fill(t, disk)
+	log = openTestLog(t, dir)
+	for _, entry := range entries(201, 220) {
+		require.NoError(t, log.StoreLog(entry))
+	}
+	require.Nil(t, journaledOf(t, log).journal)
+	require.False(t, begunDir(dir).Journaled())
+	kill(t, log)
+	log = openTestLog(t, dir)
+	first, last, err := log.Bounds()
+	require.NoError(t, err)
+	require.Equal(t, [2]uint64{151, 220}, [2]uint64{first, last})
+}
+
+// TestNoFileForAJournal: without a file that may be opened, entries are written all the
+// same, and to a journal once there is one.
+func TestNoFileForAJournal(t *testing.T) {
+	log := openTestLog(t, t.TempDir())
+	require.NoError(t, log.StoreLogs(entries(1, 1)))
+	var limit, before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	limit = before
+	limit.Cur = 0
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+	err := log.StoreLogs(entries(2, 2))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+	require.NoError(t, err)
+	require.Empty(t, journaledOf(t, log).waiting())
+	require.NoError(t, log.StoreLogs(entries(3, 3)))
+	require.Len(t, journaledOf(t, log).waiting(), 1)
+}
+
+// TestNothingIsWrittenAfterAFailure: a log that was closed after a failure is as the
+// failure left it.
+func TestNothingIsWrittenAfterAFailure(t *testing.T) {
+	dir := t.TempDir()
+	log, held := newJournal(t, dir)
+	bolt, err := os.ReadFile(log.path)
+	require.NoError(t, err)
+	journal, err := os.ReadFile(journaledOf(t, log).journalPath)
+	require.NoError(t, err)
+	require.ErrorIs(t, log.report(ErrCorrupt), ErrCorrupt)
+	require.NoError(t, log.Close())
+	for path, want := range map[string][]byte{log.path: bolt, journaledOf(t, log).journalPath: journal} {
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got), path)
+	}
+	require.Equal(t, held, readAll(t, dir, "after it"))
+}
+
 // TestNoSpaceForAJournal: a log without a journal works, and has one after a start with
 // space.
 func TestNoSpaceForAJournal(t *testing.T) {
@@ -474,10 +542,11 @@ func TestNoSpaceForAJournal(t *testing.T) {
 
 	require.NoError(t, exec.Command("mount", "-o", "remount,size=8m", disk).Run())
 	log = openTestLog(t, dir)
+	require.NoError(t, log.StoreLogs(entries(10, 11)))
 	require.NotNil(t, journaledOf(t, log).journal)
 	_, last, err := log.Bounds()
 	require.NoError(t, err)
-	require.EqualValues(t, 9, last)
+	require.EqualValues(t, 11, last)
 	require.NoError(t, log.Close())
 }
 
@@ -503,7 +572,8 @@ func TestFormatOfADirectoryWithAJournal(t *testing.T) {
 	}
 	d, log := open()
 	require.NoError(t, d.MarkBootstrapped())
-	require.NoError(t, log.StoreLogs(entries(1, 3)))
+	require.NoError(t, log.StoreLogs(entries(1, 2)))
+	require.NoError(t, log.StoreLogs(entries(3, 3)))
 	require.Equal(t, 2, format())
 	require.NoError(t, log.Close())
 	d.Close()

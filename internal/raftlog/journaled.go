@@ -15,10 +15,16 @@ import (
 // closed.
 type journaled struct {
 	boltFile
-	// journal is nil in a log that is only read, and on a disk without space for one.
-	journal *journal
-	// write is held by what changes the log.
+	// write is held by what changes the log. It guards the journal.
 	write sync.Mutex
+	// journal is nil while there is none: before the first append, after Flush, and where
+	// there is no space for one.
+	journal *journal
+	// journalPath is where it is, and mark tells earlier releases of it. without says that
+	// none is to be made.
+	journalPath string
+	mark        JournalMark
+	without     bool
 	// mu guards pending, the entries that are in the journal only. They continue those of
 	// the bbolt file.
 	mu      sync.RWMutex
@@ -96,7 +102,13 @@ func (j *journaled) StoreLogs(logs []*raft.Log) error {
 	if err != nil {
 		return err
 	}
-	if j.journal == nil || !continues || bytes > journalRecord {
+	if !continues || bytes > journalRecord {
+		return j.storeDirectly(logs, continues)
+	}
+	if err := j.begin(); err != nil {
+		return err
+	}
+	if j.journal == nil {
 		return j.storeDirectly(logs, continues)
 	}
 	if !j.journal.fits(bytes) {
@@ -111,6 +123,29 @@ func (j *journaled) StoreLogs(logs []*raft.Log) error {
 	defer j.mu.Unlock()
 	j.pending = append(j.pending, logs...)
 	return nil
+}
+
+// begin makes a journal, unless there is one or none can be made.
+func (j *journaled) begin() error {
+	if j.journal != nil || j.without {
+		return nil
+	}
+	err := makeJournal(j.journalPath)
+	if err == nil {
+		err = j.mark.SetJournaled(true)
+	}
+	if err == nil {
+		j.journal, err = openJournal(j.journalPath, journalContent{})
+	}
+	switch {
+	case lacksSpace(err):
+		j.without = true
+		_ = removeJournal(j.journalPath) // if it stays, the next start removes it
+		return nil
+	case isShortage(err): // the next append tries again
+		return nil
+	}
+	return err
 }
 
 // continues reports whether entries follow on the last one of a log that has some, without
@@ -128,11 +163,11 @@ func (j *journaled) continues(logs []*raft.Log) (bool, error) {
 	return true, nil
 }
 
-// storeDirectly puts entries into the bbolt file, behind those that wait, which continue
-// in one transaction.
+// storeDirectly puts entries into the bbolt file. Those that wait go there in the same
+// transaction, unless they are written over.
 func (j *journaled) storeDirectly(logs []*raft.Log, continues bool) error {
 	if !continues {
-		if err := j.empty(); err != nil {
+		if err := j.empty(j.waiting()); err != nil {
 			return err
 		}
 	}
@@ -142,7 +177,8 @@ func (j *journaled) storeDirectly(logs []*raft.Log, continues bool) error {
 // flush puts the entries that wait into the bbolt file.
 func (j *journaled) flush() error { return j.store(j.waiting()) }
 
-// store puts the entries that wait, and what may follow, into the bbolt file.
+// store puts the entries that wait, less some of the last or with some more, into the
+// bbolt file. None wait after it.
 func (j *journaled) store(logs []*raft.Log) error {
 	if waiting := j.waiting(); len(waiting) > 0 {
 		last, err := j.boltFile.LastIndex()
@@ -167,10 +203,10 @@ func (j *journaled) store(logs []*raft.Log) error {
 	return nil
 }
 
-// empty puts the entries that wait into the bbolt file, and leaves none in the journal: a
+// empty puts entries into the bbolt file as store does, and leaves none in the journal: a
 // start would take up again what is removed from the bbolt file, or written over.
-func (j *journaled) empty() error {
-	if err := j.flush(); err != nil || j.journal == nil {
+func (j *journaled) empty(logs []*raft.Log) error {
+	if err := j.store(logs); err != nil || j.journal == nil {
 		return err
 	}
 	return j.journal.reset()
@@ -185,20 +221,42 @@ func (j *journaled) DeleteRange(first, last uint64) error {
 		return err
 	}
 	if last >= end {
-		if err := j.empty(); err != nil {
+		kept := j.waiting()
+		if n := len(kept); n > 0 && first > end && last >= kept[n-1].Index {
+			// What is in the journal only needs no space in the bbolt file to be removed.
+			kept = kept[:min(first-kept[0].Index, uint64(n))]
+		}
+		if err := j.empty(kept); err != nil {
 			return err
 		}
 	}
 	return j.boltFile.DeleteRange(first, last)
 }
 
-// Close implements LogFile. After it all entries are in the bbolt file, unless it fails:
-// then those of the journal are found by the next start.
+// Flush implements LogFile. Unless it fails, all entries are in the bbolt file, and there
+// is no journal any more.
+func (j *journaled) Flush() error {
+	j.write.Lock()
+	defer j.write.Unlock()
+	if err := j.flush(); err != nil || j.journal == nil {
+		return err
+	}
+	if err := j.mark.SetJournaled(false); err != nil {
+		return nil //nolint:nilerr // only earlier releases will not read the directory
+	}
+	j.without = true
+	err := errors.Join(j.journal.close(), removeJournal(j.journalPath))
+	j.journal = nil
+	return err
+}
+
+// Close implements LogFile. The next start finds what was not flushed.
 func (j *journaled) Close() error {
 	j.write.Lock()
 	defer j.write.Unlock()
-	if j.journal == nil {
-		return j.boltFile.Close()
+	var err error
+	if j.journal != nil {
+		err = j.journal.close()
 	}
-	return errors.Join(j.empty(), j.journal.close(), j.boltFile.Close())
+	return errors.Join(err, j.boltFile.Close())
 }

@@ -40,8 +40,6 @@ const deleteChunk = 2048
 type Log struct {
 	file LogFile
 	path string
-	// dir is nil in a log that is only verified.
-	dir *DataDir
 	// floor returns the oldest index that must stay, because a snapshot would be
 	// completed with the entries from there on; 0 means none must.
 	floor func() (uint64, error)
@@ -104,14 +102,14 @@ func OpenLog(dir *DataDir, seen func(*raft.Log)) (*Log, error) {
 		sizes, err = verifyLog(file, seen)
 		return err
 	}
-	file, err := dir.OpenLog(verify)
+	file, err := dir.OpenLog(verify, dir)
 	if errors.Is(err, ErrCorrupt) && !dir.id.Bootstrapped {
 		// The first start was cut short while it made the file: nothing was ever
 		// acknowledged out of it.
 		if err := dir.RemoveLog(); err != nil {
 			return nil, err
 		}
-		file, err = dir.OpenLog(verify)
+		file, err = dir.OpenLog(verify, dir)
 	}
 	if err != nil {
 		return nil, err
@@ -120,7 +118,7 @@ func OpenLog(dir *DataDir, seen func(*raft.Log)) (*Log, error) {
 	if s.first, s.last, err = s.Bounds(); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	s.dir, s.sizes = dir, sizes
+	s.sizes = sizes
 	return s, nil
 }
 
@@ -300,12 +298,7 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
 		bytes += uint64(entryBytes(log)) //nolint:gosec // a size
 	}
-	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() error {
-		if err := s.dir.setFormat(journalFormat); err != nil {
-			return err
-		}
-		return s.file.StoreLogs(out)
-	})
+	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() error { return s.file.StoreLogs(out) })
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.Leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in no log.
@@ -482,18 +475,16 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 	return nil
 }
 
-// Close releases the file. Without space for what is in the journal only, the next start
-// finds it there.
+// Close releases the file. After a failure nothing more is written to it.
 func (s *Log) Close() error {
-	err := s.file.Close()
-	if err == nil {
-		// Whether the directory can be read by earlier releases, too, is no reason to fail.
-		_ = s.dir.setFormat(flushedFormat)
+	var err error
+	if s.Failure() == nil {
+		err = s.guard(s.file.Flush)
 	}
-	if lacksSpace(err) {
-		return nil
+	if isNoSpace(err) {
+		err = nil // the next start finds the entries in the journal
 	}
-	return err
+	return errors.Join(err, s.file.Close())
 }
 
 // entryChecksum covers everything in an entry that raft acts on. The time of

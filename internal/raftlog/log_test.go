@@ -26,7 +26,9 @@ func openTestLog(t testing.TB, path string) *Log {
 
 // begunDir is a data directory whose log has been begun.
 func begunDir(path string) *DataDir {
-	return &DataDir{Storage: &files{path: path}, id: Identity{Bootstrapped: true}}
+	id := identityIn(path)
+	id.Bootstrapped = true
+	return &DataDir{Storage: &files{path: path}, id: id}
 }
 
 func entries(from, to uint64) (logs []*raft.Log) {

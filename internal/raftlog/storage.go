@@ -30,9 +30,10 @@ type Storage interface {
 	// crash there is the old one or the new.
 	SetIdentity(data []byte) error
 	// OpenLog opens the log, or makes an empty one. verify is called with what is
-	// there, before anything is written to it; what it returns is returned.
+	// there, before anything is written to it; what it returns is returned. mark says
+	// whether it may have a journal, and is told when it begins one.
 	// ErrCorrupt: it is not a log.
-	OpenLog(verify func(LogFile) error) (LogFile, error)
+	OpenLog(verify func(LogFile) error, mark JournalMark) (LogFile, error)
 	// RemoveLog removes the log, which must not be open.
 	RemoveLog() error
 	// OpenSnapshots opens the snapshots and removes what a crash left half-written.
@@ -63,6 +64,18 @@ type LogFile interface {
 	DeleteRange(first, last uint64) error
 	Set(key, value []byte) error
 	Get(key []byte) ([]byte, error)
+	// Flush brings what is in a journal to where releases without journals read it, and
+	// ends the journal.
+	Flush() error
+}
+
+// JournalMark records that entries may be in a journal: releases without journals, which
+// would miss them, refuse a data directory that has the mark.
+type JournalMark interface {
+	// Journaled reports whether there is a mark.
+	Journaled() bool
+	// SetJournaled sets or removes it, and returns once that is on disk.
+	SetJournaled(journaled bool) error
 }
 
 // SnapshotFiles holds snapshots. Open may leave it to the reader to find damage.

@@ -247,8 +247,13 @@ var all = []mutant{
 	},
 	{
 		name: "journal-number-twice", breaks: "no two records of the journal have a number",
-		edits: []edit{{"\tj.number++\n\trecord := j.encode(logs)\n", "\tj.number = j.previous + 1\n\trecord := j.encode(logs)\n"}},
+		edits: []edit{{"\tj.number++\n", "\tj.number = j.previous + 1\n"}},
 		pkg:   "./internal/raftlog", run: "TestPowerLossAndTheJournal",
+	},
+	{
+		name: "journal-unmarked", breaks: "a release that knows no journal refuses a directory with entries in one",
+		edits: []edit{{"err = j.mark.SetJournaled(true)", "_ = j.mark.SetJournaled"}},
+		pkg:   "./internal/raftlog", run: "TestFormatOfADirectoryWithAJournal",
 	},
 	{
 		name: "journal-of-any-log", breaks: "I2: a journal and a log that do not belong together are damage",

@@ -29,6 +29,9 @@ var _ raftlog.LogFile = (*diskLog)(nil)
 // Name says which disk it is on.
 func (l *diskLog) Name() string { return l.disk.name + "/log" }
 
+// Flush does nothing: there is no journal.
+func (l *diskLog) Flush() error { return nil }
+
 // Close does nothing: what was written is there.
 func (l *diskLog) Close() error { return nil }
 

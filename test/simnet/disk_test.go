@@ -112,7 +112,7 @@ func TestDisk(t *testing.T) {
 	open := func(d *Disk) raftlog.LogFile {
 		m := d.Mount()
 		require.NoError(t, m.Acquire())
-		log, err := m.OpenLog(func(raftlog.LogFile) error { return nil })
+		log, err := m.OpenLog(func(raftlog.LogFile) error { return nil }, nil)
 		require.NoError(t, err)
 		return log
 	}

@@ -26,8 +26,8 @@ func (f *Files) SetIdentity(data []byte) error {
 }
 
 // OpenLog opens the log.
-func (f *Files) OpenLog(verify func(raftlog.LogFile) error) (raftlog.LogFile, error) {
-	log, err := f.Storage.OpenLog(verify)
+func (f *Files) OpenLog(verify func(raftlog.LogFile) error, mark raftlog.JournalMark) (raftlog.LogFile, error) {
+	log, err := f.Storage.OpenLog(verify, mark)
 	if err != nil {
 		return nil, err
 	}

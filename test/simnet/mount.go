@@ -70,8 +70,8 @@ func (m *Mount) SetIdentity(data []byte) error {
 	})
 }
 
-// OpenLog opens the log.
-func (m *Mount) OpenLog(verify func(raftlog.LogFile) error) (raftlog.LogFile, error) {
+// OpenLog opens the log, which has no journal.
+func (m *Mount) OpenLog(verify func(raftlog.LogFile) error, _ raftlog.JournalMark) (raftlog.LogFile, error) {
 	log := &diskLog{disk: m.Disk, session: m.session}
 	if err := verify(log); err != nil {
 		return nil, err
