@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -12,12 +13,14 @@ import (
 
 // BenchmarkWriteCost measures the processor time that a write of 1 KiB takes of each of
 // three servers and of its client, which depends less on what else the machine does than
-// the writes of a second do: with all clients at the leader, and spread over the servers.
+// the writes of a second do: with all clients at the leader, spread over the servers, and at
+// one follower.
 func BenchmarkWriteCost(b *testing.B) {
 	system(b)
 	procfs(b)
 	c := startCluster(b, 3)
 	leader := c.leader(b)
+	follower := c.servers[slices.IndexFunc(c.servers, func(s *global) bool { return s != leader })]
 	for _, clients := range []int{1, 16, 64} {
 		measure := func(name string, server func(i int) *global) {
 			b.Run(fmt.Sprintf("clients=%d/%s", clients, name), func(b *testing.B) {
@@ -32,6 +35,7 @@ func BenchmarkWriteCost(b *testing.B) {
 		}
 		measure("leader", func(int) *global { return leader })
 		measure("spread", func(i int) *global { return c.servers[i%3] })
+		measure("follower", func(int) *global { return follower })
 	}
 }
 

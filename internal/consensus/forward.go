@@ -86,6 +86,7 @@ func (n *proposer) proposeThere(ctx context.Context, p *proposal, addr string, m
 		n.retireSilent(limited, addr, conn)
 		return store.Result{}, n.forwardError(limited, ctx, p, err, sent)
 	}
+	n.endpoint.Committed(response.GetTerm(), response.GetIndex())
 	result, refused := resultFromPeer(response)
 	if err := n.reader.awaitApplied(ctx, p.begun, resource.Revision(response.GetIndex())); err != nil {
 		p.over = true

@@ -32,10 +32,11 @@ func keyOfPeer(k *peerv1.Key) resource.Key {
 	return resource.Key{Kind: resource.Kind(k.GetKind()), Mesh: resource.MeshName(k.GetMesh()), Name: k.GetName()}
 }
 
-// resultToPeer is the answer that resultFromPeer reads.
-func resultToPeer(result store.Result, index uint64) (*peerv1.ProposeResponse, error) {
+// resultToPeer is the answer that resultFromPeer reads. index is that of the entry, which is
+// committed, and term the current one since.
+func resultToPeer(result store.Result, index, term uint64) (*peerv1.ProposeResponse, error) {
 	response := &peerv1.ProposeResponse{
-		Revision: uint64(result.Revision), Duplicate: result.Duplicate, Index: index,
+		Revision: uint64(result.Revision), Duplicate: result.Duplicate, Index: index, Term: term,
 		Results: make([]*peerv1.OpResult, len(result.Results)),
 	}
 	for i, r := range result.Results {

@@ -44,7 +44,7 @@ func (s *peerService) Propose(ctx context.Context, request *peerv1.ProposeReques
 	if err != nil && result.Err == nil {
 		return nil, memberStatus(err)
 	}
-	return resultToPeer(result, index)
+	return resultToPeer(result, index, n.raft.CurrentTerm())
 }
 
 // ProposeAll writes batches that other callers of the same server have decided.

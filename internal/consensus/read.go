@@ -134,6 +134,7 @@ func (n *reader) readPointThere(ctx context.Context, addr string, begun time.Tim
 	}
 	response, err := peerv1.NewRaftServiceClient(conn).ReadIndex(attempt, &peerv1.ReadIndexRequest{})
 	if err == nil {
+		n.endpoint.Committed(response.GetTerm(), response.GetRevision())
 		return resource.Revision(response.GetRevision()), nil
 	}
 	n.retireSilent(attempt, addr, conn)

@@ -17,7 +17,8 @@ import (
 //
 // It also keeps messages from raft: all, while a new server waits to be added to a
 // cluster (see Hold), and those that a Screen or inbound answers.
-// And it finds servers that have moved (see addresses).
+// And it finds servers that have moved (see addresses), and tells raft what leaders have
+// said beside their messages (see Committed).
 type Endpoint struct {
 	Transport
 	addresses *addresses
@@ -43,6 +44,10 @@ type Endpoint struct {
 	// is further.
 	taken     map[raft.ServerID]position
 	takenMore Signal
+	// committed is what leaders have said beside their messages (see Committed): an entry
+	// and a term. committedMore has a value when it is new.
+	committed     position
+	committedMore chan struct{}
 
 	// consumer replaces the transport's. held is closed by Release, nil without
 	// Hold; done is closed when raft has ended.
@@ -70,8 +75,9 @@ func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{}, taken: map[raft.ServerID]position{},
 		complete:    func(entry *raft.Log) (*raft.Log, error) { return entry, nil },
 		campaigning: func(uint64) bool { return false }, electionTimeout: func() time.Duration { return 0 }, standBack: func() time.Duration { return 0 },
-		replicating: func(uint64, raft.ServerID, raft.ServerAddress) bool { return false },
-		consumer:    make(chan raft.RPC), done: make(chan struct{}),
+		replicating:   func(uint64, raft.ServerID, raft.ServerAddress) bool { return false },
+		committedMore: make(chan struct{}, 1),
+		consumer:      make(chan raft.RPC), done: make(chan struct{}),
 	}
 }
 

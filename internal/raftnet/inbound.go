@@ -38,6 +38,10 @@ type inbound struct {
 	next *handed
 	// current is the message that raft works on, nil when none is known.
 	current *handed
+	// taken is the last message of a leader that raft took, without its entries and as
+	// one that follows them; nil: none was. told is what raft was told to be committed.
+	taken *raft.AppendEntriesRequest
+	told  uint64
 }
 
 // handed is a message in the hands of raft.
@@ -46,6 +50,8 @@ type handed struct {
 	// answered takes raft's answer, sender what is sent back.
 	answered chan raft.RPCResponse
 	sender   chan<- raft.RPCResponse
+	// request is the message before it was examined, where it is one of a leader.
+	request *raft.AppendEntriesRequest
 }
 
 // errSuperseded is the answer to a message whose sender has sent the next one, and
@@ -58,6 +64,7 @@ func (q *inbound) run() {
 	for {
 		q.answerHeartbeats()
 		q.advance()
+		q.confirm()
 		var consumer chan<- raft.RPC
 		var message raft.RPC
 		if q.next != nil {
@@ -72,16 +79,23 @@ func (q *inbound) run() {
 			return
 		case rpc := <-w.Transport.Consumer():
 			q.arrived(rpc)
+		case <-w.committedMore:
 		case consumer <- message:
 			if q.current != nil { // raft answers a message before it takes another
-				q.current.sender <- <-answered
+				q.finish(<-answered)
 			}
 			q.current, q.next = q.next, nil
 		case answer := <-answered:
-			q.current.sender <- answer
-			q.current = nil
+			q.finish(answer)
 		}
 	}
+}
+
+// finish sends raft's answer to the message that it worked on.
+func (q *inbound) finish(answer raft.RPCResponse) {
+	q.current.sender <- answer
+	q.noteTaken(q.current, answer)
+	q.current = nil
 }
 
 // arrived queues a message. A leader waits for the answer to one before it sends
@@ -113,8 +127,13 @@ func (q *inbound) advance() {
 		rpc := q.waiting[0]
 		q.waiting[0] = raft.RPC{}
 		q.waiting = q.waiting[1:]
+		request, ofLeader := rpc.Command.(*raft.AppendEntriesRequest)
+		if ofLeader {
+			request = q.raised(request)
+			rpc.Command = request
+		}
 		if examined, forRaft := q.screen.Examine(rpc); forRaft {
-			q.next = &handed{RPC: examined, answered: make(chan raft.RPCResponse, 1), sender: rpc.RespChan}
+			q.next = &handed{RPC: examined, answered: make(chan raft.RPCResponse, 1), sender: rpc.RespChan, request: request}
 			q.next.RespChan = q.next.answered
 		}
 	}

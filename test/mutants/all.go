@@ -54,6 +54,11 @@ var all = []mutant{
 		pkg:   "./internal/raftnet", run: "TestHeartbeatsDuringAWrite",
 	},
 	{
+		name: "commit-untaken", breaks: "a follower commits only entries that it has from their leader",
+		edits: []edit{{"index := min(known.index, lastOf(r).index)", "index := known.index"}},
+		pkg:   "./internal/raftnet", run: "TestRaftIsToldWhatALeaderSays",
+	},
+	{
 		name: "raft-paces-entries", breaks: "L1: a member that is back is sent entries at once",
 		edits: []edit{{"send = w.insist(id, target, resp, send)", "_ = w.insist"}},
 		pkg:   "./internal/raftnet", run: "TestEntriesAreSentAgain",

@@ -90,7 +90,10 @@ type ProposeResponse struct {
 	// Why nothing was written; absent when the batch was applied.
 	Refusal *Refusal `protobuf:"bytes,4,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	// The index of the log entry: who has applied it has seen the outcome.
-	Index         uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	Index uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	// The term in which the server that answers leads, or led later: the entry is committed
+	// and in the log of the leader of this term. Absent in answers of older releases.
+	Term          uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -156,6 +159,13 @@ func (x *ProposeResponse) GetRefusal() *Refusal {
 func (x *ProposeResponse) GetIndex() uint64 {
 	if x != nil {
 		return x.Index
+	}
+	return 0
+}
+
+func (x *ProposeResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
 	}
 	return 0
 }
@@ -4156,13 +4166,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x12peer/v1/peer.proto\x12\x10meridian.peer.v1\x1a\x17meridian/v1/audit.proto\x1a\x19meridian/v1/cluster.proto\x1a\x19meridian/v1/control.proto\x1a\x19meridian/v1/inspect.proto\x1a\x12sync/v1/sync.proto\">\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\x12\x12\n" +
-	"\x04note\x18\x02 \x01(\fR\x04note\"\xcc\x01\n" +
+	"\x04note\x18\x02 \x01(\fR\x04note\"\xe0\x01\n" +
 	"\x0fProposeResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x124\n" +
 	"\aresults\x18\x02 \x03(\v2\x1a.meridian.peer.v1.OpResultR\aresults\x12\x1c\n" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\x123\n" +
 	"\arefusal\x18\x04 \x01(\v2\x19.meridian.peer.v1.RefusalR\arefusal\x12\x14\n" +
-	"\x05index\x18\x05 \x01(\x04R\x05index\"S\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"S\n" +
 	"\x11ProposeAllRequest\x12>\n" +
 	"\tproposals\x18\x01 \x03(\v2 .meridian.peer.v1.ProposeRequestR\tproposals\"R\n" +
 	"\x12ProposeAllResponse\x12<\n" +
