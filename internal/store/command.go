@@ -123,11 +123,23 @@ func sealCommand(command *storev1.Command) ([]byte, error) {
 //
 // The resources keep data's bytes; it must not be modified afterwards.
 func DecodeCommand(data []byte) (Txn, error) {
-	command, err := openCommand(data)
+	message, err := unseal(data)
 	if err != nil {
 		return Txn{}, err
 	}
-	txn, err := commandFromProto(command)
+	if txn, ok := decodePlain(message); ok {
+		return txn, nil
+	}
+	return decodeAny(message)
+}
+
+// decodeAny decodes any Command.
+func decodeAny(message []byte) (Txn, error) {
+	var command storev1.Command
+	if err := unmarshal(message, &command); err != nil {
+		return Txn{}, fmt.Errorf("decode command: %w", err)
+	}
+	txn, err := commandFromProto(&command)
 	if errors.Is(err, ErrUnknownFormat) {
 		return Txn{}, fmt.Errorf("decode command: %w", err)
 	}
@@ -137,7 +149,8 @@ func DecodeCommand(data []byte) (Txn, error) {
 	return txn, nil
 }
 
-func openCommand(data []byte) (*storev1.Command, error) {
+// unseal returns the message in an envelope.
+func unseal(data []byte) ([]byte, error) {
 	if len(data) < commandOverhead {
 		return nil, fmt.Errorf("decode command: %w: %d bytes", ErrCorrupt, len(data))
 	}
@@ -147,27 +160,27 @@ func openCommand(data []byte) (*storev1.Command, error) {
 	if binary.LittleEndian.Uint32(data[1:]) != commandSum(data) {
 		return nil, fmt.Errorf("decode command: %w: checksum", ErrCorrupt)
 	}
-	var command storev1.Command
-	if err := unmarshal(data[commandOverhead:], &command); err != nil {
-		return nil, fmt.Errorf("decode command: %w", err)
-	}
-	return &command, nil
+	return data[commandOverhead:], nil
 }
 
 // Restamp returns a command with another time, the leader's, in a batch that another
 // server decided (§1.1), and the scope of the batch. Errors: as DecodeCommand, so that a
 // leader puts nothing into the log that it cannot apply itself.
 func Restamp(data []byte, at time.Time) ([]byte, Scope, error) {
-	command, err := openCommand(data)
+	message, err := unseal(data)
 	if err != nil {
 		return nil, Scope{}, err
 	}
-	scope, err := scopeOf(command)
+	var command storev1.Command
+	if err := unmarshal(message, &command); err != nil {
+		return nil, Scope{}, fmt.Errorf("decode command: %w", err)
+	}
+	scope, err := scopeOf(&command)
 	if err != nil {
 		return nil, Scope{}, fmt.Errorf("decode command: %w", err)
 	}
 	command.Time = timeToProto(at)
-	stamped, err := sealCommand(command)
+	stamped, err := sealCommand(&command)
 	return stamped, scope, err
 }
 
