@@ -112,6 +112,7 @@ type Config struct {
 	ApplyTimeout time.Duration
 	// WritesAtOnce is how many batches are being written before others wait for them, and
 	// then share one log entry, or one call to the leader. Nothing waits in order to share.
+	// Where writes are quick there are fewer (see pace).
 	WritesAtOnce int
 	// LeaderTimeout is how long a request waits while there is no leader at all: a
 	// caller who learns so can tell what is wrong, and try again. 0: ApplyTimeout.

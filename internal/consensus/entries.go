@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -24,11 +25,13 @@ type entries struct {
 	*core
 	formats *formats
 	queue   portions[*queued]
+	pace    pace
 }
 
 func newEntries(c *core, f *formats) *entries {
 	e := &entries{core: c, formats: f}
-	e.queue = portions[*queued]{atOnce: c.cfg.WritesAtOnce, take: takeBatches, serve: e.writeAll, run: e.requests.Go}
+	atOnce := func() int { return e.pace.atOnce(c.cfg.WritesAtOnce) }
+	e.queue = portions[*queued]{atOnce: atOnce, take: takeBatches, serve: e.writeAll, run: e.requests.Go}
 	return e
 }
 
@@ -98,8 +101,10 @@ func byEntry(batches []*queued) [][]*queued {
 
 // commit writes one entry and answers its batches.
 func (e *entries) commit(batches []*queued) {
+	began := time.Now()
 	results, index, err := e.apply(batches)
 	if err == nil {
+		e.pace.took(time.Since(began))
 		e.transferring.accepted()
 	}
 	for i, w := range batches {

@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
@@ -20,6 +21,10 @@ type forwards struct {
 
 	mu     sync.Mutex
 	queues map[*grpc.ClientConn]*portions[*forward] // those that are not empty; guarded by mu
+	// pace is that of calls on paced, the connection that was used last; both are guarded by
+	// mu.
+	pace  *pace
+	paced *grpc.ClientConn
 }
 
 // forward is a batch that is sent to the leader.
@@ -44,7 +49,18 @@ func (f *forwards) add(w *forward) (remove func() bool) {
 	defer f.mu.Unlock()
 	queue, ok := f.queues[w.conn]
 	if !ok {
-		queue = &portions[*forward]{atOnce: f.cfg.WritesAtOnce, take: takeCall, serve: f.call, run: func(serve func()) {
+		if f.paced != w.conn {
+			f.paced, f.pace = w.conn, &pace{}
+		}
+		pace := f.pace
+		atOnce := func() int { return pace.atOnce(f.cfg.WritesAtOnce) }
+		serve := func(batches []*forward) {
+			began := time.Now()
+			if f.call(batches) {
+				pace.took(time.Since(began))
+			}
+		}
+		queue = &portions[*forward]{atOnce: atOnce, take: takeCall, serve: serve, run: func(serve func()) {
 			f.requests.Go(func() {
 				serve()
 				f.forget(w.conn, queue)
@@ -91,8 +107,9 @@ func takeCall(waiting []*forward) (batches, left []*forward) {
 	return waiting[:n:n], waiting[n:]
 }
 
-// call sends batches and notes what became of each.
-func (f *forwards) call(batches []*forward) {
+// call sends batches and notes what became of each. It reports whether the leader
+// answered.
+func (f *forwards) call(batches []*forward) bool {
 	ctx, cancel := context.WithTimeout(f.aborting, f.cfg.ApplyTimeout)
 	defer cancel()
 	var reached peer.Peer
@@ -102,7 +119,7 @@ func (f *forwards) call(batches []*forward) {
 		w.response, w.err = leader.Propose(ctx, w.request, grpc.Peer(&reached))
 		w.sent = reached.Addr != nil
 		close(w.done)
-		return
+		return w.err == nil
 	}
 	request := &peerv1.ProposeAllRequest{Proposals: make([]*peerv1.ProposeRequest, len(batches))}
 	for i, w := range batches {
@@ -121,4 +138,5 @@ func (f *forwards) call(batches []*forward) {
 		}
 		close(w.done)
 	}
+	return err == nil
 }

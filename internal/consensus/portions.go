@@ -1,13 +1,17 @@
 package consensus
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // portions serves what waits at the same time together, in portions. Nothing waits in
 // order to be served together: as long as few are being served, the next is served at
 // once. Where many are, what comes meanwhile waits for them and is one portion.
 type portions[T comparable] struct {
-	// atOnce is how many of those that wait are served at once before others wait for them.
-	atOnce int
+	// atOnce returns how many of those that wait are served at once before others wait for
+	// them.
+	atOnce func() int
 	// take chooses the next portion from what waits, oldest first: one at least. It returns
 	// what is left, too.
 	take func(waiting []T) (portion, left []T)
@@ -65,7 +69,7 @@ func fitting[T any](waiting []T, size func(T) int) int {
 
 // nextLocked returns the next portion, if it is to be served now.
 func (p *portions[T]) nextLocked() (portion []T) {
-	if len(p.waiting) == 0 || p.underway > 0 && p.served >= p.atOnce {
+	if len(p.waiting) == 0 || p.underway > 0 && p.served >= p.atOnce() {
 		return nil
 	}
 	portion, p.waiting = p.take(p.waiting)
@@ -84,4 +88,50 @@ func (p *portions[T]) serveAll(portion []T) {
 		portion = p.nextLocked()
 		p.mu.Unlock()
 	}
+}
+
+const (
+	// soon is how long a portion takes at most that it is no loss to wait for: what waits
+	// then shares the work of an entry sooner.
+	soon = 2 * time.Millisecond
+	// atOnceWhenSoon is how many are served at once there.
+	atOnceWhenSoon = 2
+	// paceWindow is how many portions the quickest is looked for in.
+	paceWindow = 64
+)
+
+// pace measures how long portions take: the quickest of the last ones, since others wait
+// for the processor. The zero value has measured nothing.
+type pace struct {
+	mu sync.Mutex
+	// count, quickest and before are guarded by mu: the portions of this window, the
+	// quickest of them, and that of the window before. Zero: there was none.
+	count            int
+	quickest, before time.Duration
+}
+
+// took notes how long a portion took that was written.
+func (p *pace) took(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.count == paceWindow {
+		p.count, p.before, p.quickest = 0, p.quickest, 0
+	}
+	if p.count++; p.count == 1 || d < p.quickest {
+		p.quickest = d
+	}
+}
+
+// atOnce is how many are to be served at once, at most so many.
+func (p *pace) atOnce(most int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	quickest := p.before
+	if p.count > 0 && (quickest == 0 || p.quickest < quickest) {
+		quickest = p.quickest
+	}
+	if p.count == 0 && p.before == 0 || quickest > soon {
+		return most
+	}
+	return min(most, atOnceWhenSoon)
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,7 @@ func TestPortions(t *testing.T) {
 		proceed := make(chan struct{})
 		const atOnce = 8
 		p := portions[int]{
-			atOnce: atOnce,
+			atOnce: func() int { return atOnce },
 			take:   func(waiting []int) (portion, left []int) { return waiting, nil },
 			serve: func(portion []int) {
 				mu.Lock()
@@ -48,4 +49,27 @@ func TestPortions(t *testing.T) {
 		goroutines.Wait()
 		require.Len(t, served, atOnce+2, "it continues after a pause")
 	})
+}
+
+// TestPace: fewer are served at once where what waits for them waits shortly, by the
+// quickest of the last portions.
+func TestPace(t *testing.T) {
+	const most = 8
+	var p pace
+	require.Equal(t, most, p.atOnce(most), "nothing is known")
+	p.took(soon + 1)
+	require.Equal(t, most, p.atOnce(most))
+	p.took(soon)
+	require.Equal(t, atOnceWhenSoon, p.atOnce(most))
+	require.Equal(t, 1, p.atOnce(1))
+	for range paceWindow {
+		p.took(time.Second)
+	}
+	require.Equal(t, atOnceWhenSoon, p.atOnce(most), "some were quick lately")
+	for range paceWindow {
+		p.took(time.Second)
+	}
+	require.Equal(t, most, p.atOnce(most), "none was quick lately")
+	p.took(0)
+	require.Equal(t, atOnceWhenSoon, p.atOnce(most))
 }
