@@ -3,7 +3,7 @@
 // belongs to.
 //
 // Guarantees. A write returns once it is on disk, and is there complete or not at
-// all. Every entry, value and snapshot has a checksum that is checked at each
+// all. Entries go to a journal first, with one sync, and into the bbolt file together. Every entry, value and snapshot has a checksum that is checked at each
 // read, so that what is read is what was written, or an error wraps ErrCorrupt. The
 // log has no gaps, and goes back at least to the oldest snapshot that may be
 // needed. A start reads the log from the disk and verifies all of it. When a write

@@ -131,12 +131,12 @@ func (j *journal) append(logs []*raft.Log) error {
 // may find them in both until then.
 func (j *journal) restart() { j.previous, j.page = 0, 0 }
 
-// reset makes the journal one without entries, and returns once that is on disk.
+// reset makes a journal that was restarted one without entries, and returns once that is on
+// disk.
 func (j *journal) reset() error {
 	if !j.holds {
 		return nil
 	}
-	j.restart()
 	if err := j.append(nil); err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ type journalContent struct {
 func readJournal(path string) (found journalContent, err error) {
 	err = atomicfile.DropCache(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return found, corruptLog(path, errors.New("it is missing, and has entries that the log beside it may lack"))
+		return found, corruptLog(path, errors.New("it is missing, and the last entries of the log may be nowhere else"))
 	}
 	if err != nil {
 		return found, dataDirError(filepath.Dir(path), err)

@@ -336,7 +336,7 @@ func TestJournalOfAnotherLog(t *testing.T) {
 	}{
 		"without a journal": {func(path string, _ *DataDir) {
 			require.NoError(t, os.Remove(filepath.Join(filepath.Dir(path), journalFile)))
-		}, "it is missing, and has entries that the log beside it may lack"},
+		}, "it is missing, and the last entries of the log may be nowhere else"},
 		"removed":        {func(path string, _ *DataDir) { require.NoError(t, os.Remove(path)) }, "it is missing, and the journal beside it has entries 4 to 21"},
 		"emptied":        {replace(), "it ends at entry 0, and the journal beside it begins at entry 4"},
 		"shorter":        {replace(entries(1, 2)...), "it ends at entry 2, and the journal beside it begins at entry 4"},
@@ -623,7 +623,11 @@ func TestJournalAndKeys(t *testing.T) {
 	keys, err := atrest.Parse([]byte(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32))))
 	require.NoError(t, err)
 	d := begunDir(dir)
-	d.Storage = Encrypted(d.Storage, keys)
+	files := d.Storage
+	d.Storage = Encrypted(unmarkable{files}, keys)
+	_, err = OpenLog(d, nil)
+	require.ErrorIs(t, err, syscall.ENOSPC, "the journal stays while its mark does")
+	d.Storage = Encrypted(files, keys)
 	log, err = OpenLog(d, nil)
 	require.NoError(t, err)
 	require.Empty(t, holding())
@@ -636,3 +640,16 @@ func TestJournalAndKeys(t *testing.T) {
 	require.Empty(t, holding())
 	require.NoError(t, log.Close())
 }
+
+// unmarkable is a storage without space for an identity.
+type unmarkable struct{ Storage }
+
+func (u unmarkable) SetIdentity([]byte) error { return syscall.ENOSPC }
+
+// RewriteLog implements rewriter.
+func (u unmarkable) RewriteLog(change func(*raft.Log) error) error {
+	return u.Storage.(rewriter).RewriteLog(change)
+}
+
+// RemoveSnapshot implements rewriter.
+func (u unmarkable) RemoveSnapshot(id string) error { return u.Storage.(rewriter).RemoveSnapshot(id) }

@@ -69,12 +69,7 @@ func (j *journaled) waiting() []*raft.Log {
 	return j.pending
 }
 
-// FirstIndex implements LogFile.
-func (j *journaled) FirstIndex() (uint64, error) {
-	return j.boltFile.FirstIndex() // the journal never begins a log
-}
-
-// LastIndex implements LogFile.
+// LastIndex implements LogFile. FirstIndex is the bbolt file's: a journal begins no log.
 func (j *journaled) LastIndex() (uint64, error) {
 	if waiting := j.waiting(); len(waiting) > 0 {
 		return waiting[len(waiting)-1].Index, nil
@@ -242,7 +237,7 @@ func (j *journaled) Flush() error {
 		return err
 	}
 	if err := j.mark.SetJournaled(false); err != nil {
-		return nil //nolint:nilerr // only earlier releases will not read the directory
+		return err
 	}
 	j.without = true
 	err := errors.Join(j.journal.close(), removeJournal(j.journalPath))
