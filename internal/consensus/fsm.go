@@ -31,6 +31,8 @@ type fsm struct {
 	used   *atomic.Uint32
 	// unusable, unless nil, is told why a snapshot could not be restored.
 	unusable func(error)
+	// synced, unless nil, waits until an entry is on this server's disk.
+	synced func(index uint64) error
 }
 
 var (
@@ -74,6 +76,11 @@ func (h *halted) at(err error) error {
 func (f fsm) Apply(entry *raft.Log) any {
 	if err := f.halted.err(); err != nil {
 		return err
+	}
+	if f.synced != nil {
+		if err := f.synced(entry.Index); err != nil {
+			return err // the storage has failed, for good
+		}
 	}
 	if f.complete != nil {
 		whole, err := f.complete(entry)

@@ -226,9 +226,10 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 	n.watchStorage()
 	n.keeper.snapshots = snapshots
 	n.endpoint.Complete(n.log.Complete)
+	n.endpoint.OnDisk(n.log.OnDisk)
 	n.endpoint.Campaigning(n.campaigning, n.electionTimeout, n.suspicion.standBack)
 	n.endpoint.Replicating(n.replicating)
-	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete}
+	machine := fsm{halted: &halted{tell: n.fatal}, st: n.st, events: n.cfg.Events, configured: n.configured, format: n.cfg.logFormat(), used: &n.formatInUse, complete: n.log.Complete, synced: n.log.Synced}
 	var newer error // why a snapshot is for a newer release to restore
 	machine.unusable = func(err error) {
 		if errors.Is(err, ErrNewerLog) {
@@ -367,7 +368,7 @@ func (n *core) Status() Status {
 		Leader:    leader,
 		Term:      n.raft.CurrentTerm(),
 		Last:      resource.Revision(n.raft.LastIndex()),
-		Committed: resource.Revision(n.raft.CommitIndex()),
+		Committed: n.committed(),
 		Applied:   n.st.Revision(),
 	}
 }

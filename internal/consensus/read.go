@@ -79,7 +79,7 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 		return 0, 0, ErrClosed
 	}
 	asked := n.endpoint.BeginRead()
-	committed := resource.Revision(n.raft.CommitIndex())
+	committed := n.committed()
 	for first := true; ; first = false {
 		proof := n.endpoint.Changed()
 		if n.endpoint.Confirmed(n.id, n.servers(), term, asked) {
@@ -102,6 +102,12 @@ func (n *reader) readPointHere(ctx context.Context) (resource.Revision, uint64, 
 		return 0, 0, ErrUnavailable
 	}
 	return committed, term, nil
+}
+
+// committed is up to where the log is committed, as this server knows it: what raft takes
+// for committed, as far as it is on disk here (see raftlog).
+func (n *core) committed() resource.Revision {
+	return resource.Revision(n.log.OnDisk(n.raft.CommitIndex()))
 }
 
 // askFollowers has raft send a heartbeat to every follower at once. Their answers arrive

@@ -220,8 +220,14 @@ type cutLog struct {
 	disk cutDisk
 }
 
-func (l cutLog) StoreLogs(logs []*raft.Log) error {
-	return l.disk.write(func() error { return l.LogFile.StoreLogs(logs) })
+func (l cutLog) WriteLogs(logs []*raft.Log) (sync func() error, err error) {
+	return nil, l.disk.write(func() error {
+		sync, err := l.LogFile.WriteLogs(logs)
+		if err != nil || sync == nil {
+			return err
+		}
+		return sync()
+	})
 }
 
 func (l cutLog) Set(key, value []byte) error {

@@ -243,21 +243,20 @@ func (l encryptedLog) GetLog(index uint64, log *raft.Log) error {
 	return err
 }
 
-// StoreLogs implements LogFile. It does not modify the entries.
-func (l encryptedLog) StoreLogs(logs []*raft.Log) error {
+// WriteLogs implements LogFile. It does not modify the entries.
+func (l encryptedLog) WriteLogs(logs []*raft.Log) (sync func() error, err error) {
 	if _, encrypts := l.keys.First(); !encrypts {
-		return l.LogFile.StoreLogs(logs)
+		return l.LogFile.WriteLogs(logs)
 	}
 	sealed := make([]raft.Log, len(logs))
 	out := make([]*raft.Log, len(logs))
 	for i, log := range logs {
-		var err error
 		if sealed[i], err = sealEntry(l.keys, log); err != nil {
-			return err
+			return nil, err
 		}
 		out[i] = &sealed[i]
 	}
-	return l.LogFile.StoreLogs(out)
+	return l.LogFile.WriteLogs(out)
 }
 
 // sealEntry returns an entry as it is stored: the length of its extensions, the

@@ -48,7 +48,7 @@ const (
 	journalRecord = 256 << 10
 )
 
-// journal appends records. Its methods are called one at a time.
+// journal has records appended to it. Its methods are called one at a time.
 type journal struct {
 	file *os.File
 	disk journalDisk
@@ -57,6 +57,8 @@ type journal struct {
 	// begins.
 	number, previous uint64
 	page             int
+	// written is how many pages the record has that was written last.
+	written int
 	// holds says that a start would find entries in it.
 	holds bool
 	// content and pages are what encode returned last, to be used again.
@@ -110,20 +112,24 @@ func (j *journal) fits(bytes int) bool {
 	return j.page+recordPages(bytes) <= journalSize/journalPage
 }
 
-// append writes a record and returns once it is on disk. After an error the record may be
-// found by the next start, or not; the next append takes its place.
-func (j *journal) append(logs []*raft.Log) error {
+// write writes a record, which sync brings to the disk before the next is written. After
+// an error of either the record may be found by the next start, or not; the next one takes
+// its place.
+func (j *journal) write(logs []*raft.Log) error {
 	j.number++
 	j.holds = j.holds || len(logs) > 0
 	record := j.encode(logs)
-	if err := j.disk.writeAt(j.file, record, int64(j.page)*journalPage); err != nil {
-		return err
-	}
+	j.written = len(record) / journalPage
+	return j.disk.writeAt(j.file, record, int64(j.page)*journalPage)
+}
+
+// sync returns once the record that was written is on disk.
+func (j *journal) sync() error {
 	if err := j.disk.sync(j.file); err != nil {
 		return err
 	}
 	j.previous = j.number
-	j.page += len(record) / journalPage
+	j.page += j.written
 	return nil
 }
 
@@ -137,7 +143,10 @@ func (j *journal) reset() error {
 	if !j.holds {
 		return nil
 	}
-	if err := j.append(nil); err != nil {
+	if err := j.write(nil); err != nil {
+		return err
+	}
+	if err := j.sync(); err != nil {
 		return err
 	}
 	j.holds = false

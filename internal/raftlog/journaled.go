@@ -15,7 +15,8 @@ import (
 // closed.
 type journaled struct {
 	boltFile
-	// write is held by what changes the log. It guards the journal.
+	// write is held by what changes the log, from WriteLogs on until its sync has ended. It
+	// guards the journal.
 	write sync.Mutex
 	// journal is nil while there is none: before the first append, after Flush, and where
 	// there is no space for one.
@@ -88,36 +89,43 @@ func (j *journaled) GetLog(index uint64, log *raft.Log) error {
 	return j.boltFile.GetLog(index, log)
 }
 
-// StoreLogs implements LogFile. It keeps the entries until they are in the bbolt file.
-func (j *journaled) StoreLogs(logs []*raft.Log) error {
+// WriteLogs implements LogFile. It keeps the entries until they are in the bbolt file.
+func (j *journaled) WriteLogs(logs []*raft.Log) (sync func() error, err error) {
 	j.write.Lock()
-	defer j.write.Unlock()
+	defer func() {
+		if sync == nil {
+			j.write.Unlock()
+		}
+	}()
 	bytes := journaledBytes(logs)
 	continues, err := j.continues(logs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !continues || bytes > journalRecord {
-		return j.storeDirectly(logs, continues)
+		return nil, j.storeDirectly(logs, continues)
 	}
 	if err := j.begin(); err != nil {
-		return err
+		return nil, err
 	}
 	if j.journal == nil {
-		return j.storeDirectly(logs, continues)
+		return nil, j.storeDirectly(logs, continues)
 	}
 	if !j.journal.fits(bytes) {
 		if err := j.flush(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := j.journal.append(logs); err != nil {
-		return err
+	if err := j.journal.write(logs); err != nil {
+		return nil, err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.pending = append(j.pending, logs...)
-	return nil
+	return func() error {
+		defer j.write.Unlock()
+		return j.journal.sync()
+	}, nil
 }
 
 // begin makes a journal, unless there is one or none can be made.

@@ -51,7 +51,12 @@ func (b boltFile) large() string { return filepath.Join(filepath.Dir(b.path), la
 // Name is the path of the bbolt file.
 func (b boltFile) Name() string { return b.path }
 
-// StoreLogs implements LogFile.
+// WriteLogs implements LogFile.
+func (b boltFile) WriteLogs(logs []*raft.Log) (sync func() error, err error) {
+	return nil, b.StoreLogs(logs)
+}
+
+// StoreLogs writes entries and returns once they are on disk.
 func (b boltFile) StoreLogs(logs []*raft.Log) error {
 	out := make([]*raft.Log, len(logs))
 	var written []string

@@ -65,6 +65,8 @@ type Log struct {
 	// recent is the end of the log, sizes are those of all of it.
 	recent recentEntries
 	sizes  entrySizes
+	// ahead is what of it is not on disk yet.
+	ahead ahead
 	// failure is the first one of the storage: see failed.
 	failure error
 }
@@ -273,14 +275,16 @@ func (s *Log) guard(do func() error) (err error) {
 // StoreLog writes one entry.
 func (s *Log) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs writes entries and returns once they are on disk. The entries are
-// not modified: raft then sends them to followers.
+// StoreLogs writes entries and returns once they are on disk, on a leader with
+// followers before that (see ahead). The entries are not modified: raft then sends them
+// to followers.
 //
 // Without space it fails with ErrDiskFull and has no effect; a leader then steps
 // down, for a server that has space. It waits for space where that is
 // better: no server could take over, or raft would continue from an end of the
 // log that was cut off.
 func (s *Log) StoreLogs(logs []*raft.Log) error {
+	s.Settle()
 	last, wait, err := s.end()
 	if err != nil {
 		return s.failed(err)
@@ -298,7 +302,14 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
 		bytes += uint64(entryBytes(log)) //nolint:gosec // a size
 	}
-	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() error { return s.file.StoreLogs(out) })
+	var sync func() error
+	behind := s.mayRunAhead(logs)
+	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() (err error) {
+		if sync, err = s.file.WriteLogs(out); err != nil || sync == nil || behind {
+			return err
+		}
+		return sync()
+	})
 	if errors.Is(err, ErrDiskFull) && s.host != nil && s.host.Leads() && changesMembers(logs) {
 		// Raft has taken the new members into account and does not go back, though
 		// they are in no log.
@@ -315,6 +326,9 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	s.last, s.shortened = last, false
 	s.recent.add(logs)
 	s.sizes.set(logs)
+	if behind && sync != nil {
+		s.syncBehindLocked(logs[0].Index, bytes, sync)
+	}
 	return nil
 }
 
@@ -436,6 +450,7 @@ func (s *Log) DeleteRange(lo, hi uint64) error {
 // cutEnd removes everything from lo on. It waits for space: raft would not know
 // how much of it had been removed.
 func (s *Log) cutEnd(lo, last uint64) error {
+	s.Settle()
 	s.mu.Lock()
 	s.shortened = true
 	s.recent.clear()
@@ -477,6 +492,7 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 
 // Close releases the file. After a failure nothing more is written to it.
 func (s *Log) Close() error {
+	s.Settle()
 	if s.Failure() == nil {
 		// Nothing is lost where it fails: the next start finds the entries in the journal.
 		_ = s.guard(s.file.Flush)

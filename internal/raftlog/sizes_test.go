@@ -173,9 +173,9 @@ func (f *watchedFile) note() {
 	f.bytes = f.watch.bytes
 }
 
-func (f *watchedFile) StoreLogs(logs []*raft.Log) error {
+func (f *watchedFile) WriteLogs(logs []*raft.Log) (sync func() error, err error) {
 	f.note()
-	return f.LogFile.StoreLogs(logs)
+	return f.LogFile.WriteLogs(logs)
 }
 
 func (f *watchedFile) DeleteRange(first, last uint64) error {

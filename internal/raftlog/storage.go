@@ -50,8 +50,8 @@ type Storage interface {
 type Directory interface{ Used() bool }
 
 // LogFile holds the log, and values by key beside it: raft's log store and
-// stable store. A write returns once it is on disk, and is there whole or not at
-// all. Get of an absent key fails with an error whose text is "not found", GetLog
+// stable store. A write returns once it is on disk, except for WriteLogs, and is there
+// whole or not at all. Get of an absent key fails with an error whose text is "not found", GetLog
 // of an absent index with raft.ErrLogNotFound.
 type LogFile interface {
 	io.Closer
@@ -60,7 +60,10 @@ type LogFile interface {
 	FirstIndex() (uint64, error)
 	LastIndex() (uint64, error)
 	GetLog(index uint64, log *raft.Log) error
-	StoreLogs(logs []*raft.Log) error
+	// WriteLogs writes entries. Unless sync is nil, it may return before they are on disk:
+	// sync brings them there, and returns once they are. It has to be called once; other
+	// writes wait for that.
+	WriteLogs(logs []*raft.Log) (sync func() error, err error)
 	DeleteRange(first, last uint64) error
 	Set(key, value []byte) error
 	Get(key []byte) ([]byte, error)

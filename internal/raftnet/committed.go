@@ -28,6 +28,23 @@ func (w *Endpoint) committedUpTo() position {
 	return w.committed
 }
 
+// OnDisk has this server, where it leads, say that entries are committed only as far as
+// they are on its own disk. onDisk returns up to where they are, at most the given index.
+// To be called before Start.
+func (w *Endpoint) OnDisk(onDisk func(index uint64) uint64) { w.onDisk = onDisk }
+
+// cautious returns a request that says no more to be committed than is on disk here: raft
+// counts this server's copy of an entry before it is.
+func (w *Endpoint) cautious(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	index := w.onDisk(r.LeaderCommitIndex)
+	if index == r.LeaderCommitIndex {
+		return r
+	}
+	out := *r
+	out.LeaderCommitIndex = index
+	return &out
+}
+
 // lastOf returns the last entry that a request is about: of those that it has, or the one
 // that they follow.
 func lastOf(r *raft.AppendEntriesRequest) position {

@@ -136,3 +136,57 @@ func TestALeadersMessageComesFirst(t *testing.T) {
 		require.EqualValues(t, 42, r.told(true))
 	})
 }
+
+// sending keeps the messages that it is given.
+type sending struct {
+	Transport
+	sent chan *raft.AppendEntriesRequest
+}
+
+func (s sending) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, r *raft.AppendEntriesRequest, answer *raft.AppendEntriesResponse) error {
+	s.sent <- r
+	*answer = raft.AppendEntriesResponse{Term: r.Term, Success: true}
+	return nil
+}
+
+func (s sending) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return sendingPipeline{newBarePipeline(), s.sent}, nil
+}
+
+type sendingPipeline struct {
+	*barePipeline
+	sent chan *raft.AppendEntriesRequest
+}
+
+func (p sendingPipeline) AppendEntries(r *raft.AppendEntriesRequest, _ *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	p.sent <- r
+	return nil, nil
+}
+
+// TestALeaderSaysWhatIsOnItsDisk: a leader tells that entries are committed as far as they
+// are on its own disk, one message after the other or several at once.
+func TestALeaderSaysWhatIsOnItsDisk(t *testing.T) {
+	inner := sending{sent: make(chan *raft.AppendEntriesRequest, 1)}
+	w := NewEndpoint(inner, noHint)
+	w.OnDisk(func(index uint64) uint64 { return min(index, 10) })
+	pipeline, err := w.AppendEntriesPipeline("b", "b")
+	require.NoError(t, err)
+	for _, send := range []func(r *raft.AppendEntriesRequest) error{
+		func(r *raft.AppendEntriesRequest) error {
+			return w.AppendEntries("b", "b", r, new(raft.AppendEntriesResponse))
+		},
+		func(r *raft.AppendEntriesRequest) error {
+			_, err := pipeline.AppendEntries(r, new(raft.AppendEntriesResponse))
+			return err
+		},
+	} {
+		for committed, told := range map[uint64]uint64{9: 9, 10: 10, 12: 10} {
+			request := &raft.AppendEntriesRequest{Term: 3, PrevLogEntry: 12, PrevLogTerm: 3, LeaderCommitIndex: committed}
+			require.NoError(t, send(request))
+			require.Equal(t, told, (<-inner.sent).LeaderCommitIndex)
+			require.Equal(t, committed, request.LeaderCommitIndex, "raft's own message is not changed")
+		}
+	}
+	require.NoError(t, pipeline.Close())
+	w.Stop()
+}

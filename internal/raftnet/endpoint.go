@@ -24,6 +24,8 @@ type Endpoint struct {
 	addresses *addresses
 	// complete adds the data of entries that come without.
 	complete func(*raft.Log) (*raft.Log, error)
+	// onDisk returns up to where this server's log is on disk, at most a given index.
+	onDisk func(index uint64) uint64
 	// campaigning says whether this server campaigns in a term, electionTimeout how
 	// long an election may last, standBack for how long it is not this server's turn to
 	// ask for votes.
@@ -74,6 +76,7 @@ func NewEndpoint(t Transport, hint func(name string) string) *Endpoint {
 	return &Endpoint{
 		Transport: t, addresses: newAddresses(hint), confirmed: map[raft.ServerID]confirmation{}, taken: map[raft.ServerID]position{},
 		complete:    func(entry *raft.Log) (*raft.Log, error) { return entry, nil },
+		onDisk:      func(index uint64) uint64 { return index },
 		campaigning: func(uint64) bool { return false }, electionTimeout: func() time.Duration { return 0 }, standBack: func() time.Duration { return 0 },
 		replicating:   func(uint64, raft.ServerID, raft.ServerAddress) bool { return false },
 		committedMore: make(chan struct{}, 1),
@@ -92,6 +95,7 @@ func (w *Endpoint) Start(screen Screen) {
 // says so.
 func (w *Endpoint) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	asked := w.asked.Load()
+	args = w.cautious(args)
 	send := func(message *raft.AppendEntriesRequest) error {
 		return w.addresses.reach(id, target, func(at raft.ServerAddress) error { return w.Transport.AppendEntries(id, at, message, resp) })
 	}

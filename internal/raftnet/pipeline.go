@@ -22,6 +22,7 @@ import (
 type pipeline struct {
 	raft.AppendPipeline
 	complete func(*raft.Log) (*raft.Log, error)
+	cautious func(*raft.AppendEntriesRequest) *raft.AppendEntriesRequest
 	answers  chan raft.AppendFuture
 	closed   chan struct{}
 	once     sync.Once
@@ -50,7 +51,7 @@ func (w *Endpoint) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAdd
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{AppendPipeline: inner, complete: w.complete, answers: make(chan raft.AppendFuture), closed: make(chan struct{}), done: w.done}
+	p := &pipeline{AppendPipeline: inner, complete: w.complete, cautious: w.cautious, answers: make(chan raft.AppendFuture), closed: make(chan struct{}), done: w.done}
 	p.took = func(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) { w.noteTaken(id, args, resp) }
 	w.forwarding.Go(p.pass)
 	return p, nil
@@ -58,6 +59,7 @@ func (w *Endpoint) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAdd
 
 // AppendEntries sends a request. It waits while too many are under way.
 func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	args = p.cautious(args)
 	for from := 0; ; {
 		message, rest, err := part(args, from, p.complete)
 		if err != nil {

@@ -30,7 +30,7 @@ var all = []mutant{
 	},
 	{
 		name: "read-unverified", breaks: "a leader reads only after a majority has confirmed it",
-		edits: []edit{{"committed := resource.Revision(n.raft.CommitIndex())\n", "committed := resource.Revision(n.raft.CommitIndex())\n\tif true {\n\t\treturn committed, term, nil\n\t}\n"}},
+		edits: []edit{{"committed := n.committed()\n", "committed := n.committed()\n\tif true {\n\t\treturn committed, term, nil\n\t}\n"}},
 		pkg:   "./internal/consensus", run: "TestAStaleLeaderRefusesReads",
 	},
 	{
@@ -186,7 +186,7 @@ var all = []mutant{
 	},
 	{
 		name: "applies-past-the-unknown", breaks: "I2: nothing is applied after an entry that cannot be",
-		edits: []edit{{"if err := f.halted.err(); err != nil {\n\t\treturn err\n\t}\n\tif f.complete", "if f.complete"}},
+		edits: []edit{{"if err := f.halted.err(); err != nil {\n\t\treturn err\n\t}\n\tif f.synced", "if f.synced"}},
 		pkg:   "./internal/consensus", run: "TestUndecodableEntryStops",
 	},
 	{
@@ -239,6 +239,36 @@ var all = []mutant{
 		name: "journal-unsynced", breaks: "I1: a record of the journal is on the disk before the entries are acknowledged",
 		edits: []edit{{"if err := j.disk.sync(j.file); err != nil {\n\t\treturn err\n\t}\n", ""}},
 		pkg:   "./internal/raftlog", run: "TestPowerLossAndTheJournal",
+	},
+	{
+		name: "ahead-acknowledged", breaks: "I1: an entry is acknowledged once it is on the leader's disk",
+		edits: []edit{{"if f.synced != nil {", "if false && f.synced != nil {"}},
+		pkg:   "./internal/consensus", run: "TestNothingIsCommittedThatIsNotOnTheLeadersDisk",
+	},
+	{
+		name: "ahead-committed", breaks: "a follower applies an entry once it is on the leader's disk, too",
+		edits: []edit{{"index := w.onDisk(r.LeaderCommitIndex)", "index := r.LeaderCommitIndex"}},
+		pkg:   "./internal/consensus", run: "TestNothingIsCommittedThatIsNotOnTheLeadersDisk",
+	},
+	{
+		name: "ahead-read", breaks: "a read waits for no entry that is not on the leader's disk",
+		edits: []edit{{"resource.Revision(n.log.OnDisk(n.raft.CommitIndex()))", "resource.Revision(n.raft.CommitIndex())"}},
+		pkg:   "./internal/consensus", run: "TestNothingIsCommittedThatIsNotOnTheLeadersDisk",
+	},
+	{
+		name: "ahead-confirmed", breaks: "I1: a server confirms entries that are on its disk",
+		edits: []edit{{"n.log.Settle() // what", "// what"}},
+		pkg:   "./internal/consensus", run: "TestAFormerLeaderConfirmsWhatIsOnItsDisk",
+	},
+	{
+		name: "ahead-membership", breaks: "a change of membership is on the leader's disk before it is sent",
+		edits: []edit{{"if log.Type != raft.LogCommand {", "if false && log.Type != raft.LogCommand {"}},
+		pkg:   "./internal/raftlog", run: "TestWhatIsOnDiskBeforeItIsSent",
+	},
+	{
+		name: "ahead-unsettled", breaks: "the end of the log is removed once it is on the disk",
+		edits: []edit{{"\ts.Settle()\n\ts.mu.Lock()\n\ts.shortened = true\n", "\ts.mu.Lock()\n\ts.shortened = true\n"}},
+		pkg:   "./internal/raftlog", run: "TestOneSyncAfterTheOther",
 	},
 	{
 		name: "journal-keeps-removed", breaks: "entries that were removed from the log do not come back from the journal",

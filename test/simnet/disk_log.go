@@ -61,15 +61,15 @@ func (l *diskLog) GetLog(index uint64, log *raft.Log) error {
 	return decodeRecord(l.disk.records[at].data, log)
 }
 
-// StoreLogs writes entries, replacing those that have the same index.
-func (l *diskLog) StoreLogs(logs []*raft.Log) error {
+// WriteLogs writes entries, replacing those that have the same index.
+func (l *diskLog) WriteLogs(logs []*raft.Log) (sync func() error, err error) {
 	added := make([]record, len(logs))
 	size := 0
 	for i, log := range logs {
 		added[i] = record{index: log.Index, data: encodeRecord(log)}
 		size += len(added[i].data)
 	}
-	return l.write(WriteLog, size, func() (undo func()) {
+	return l.begin(WriteLog, size, func() (undo func()) {
 		before := l.disk.records
 		l.disk.records = with(before, added)
 		return func() { l.disk.records = before }
@@ -116,27 +116,41 @@ func (l *diskLog) Get(key []byte) ([]byte, error) {
 
 // write waits for its turn, writes, and syncs.
 func (l *diskLog) write(op Op, size int, alter func() (undo func())) error {
+	sync, err := l.begin(op, size, alter)
+	if err != nil {
+		return err
+	}
+	return sync()
+}
+
+// begin waits for its turn and writes. It is the next writer's turn after the sync.
+func (l *diskLog) begin(op Op, size int, alter func() (undo func())) (sync func() error, err error) {
 	select {
 	case <-l.session.writer:
 	case <-l.session.crashed:
-		return ErrCrashed
+		return nil, ErrCrashed
 	}
-	defer func() { l.session.writer <- struct{}{} }()
+	end := func() { l.session.writer <- struct{}{} }
 	d := l.disk
-	if err := d.before(op, size, l.session.crashed); err != nil {
-		return err
+	err = d.before(op, size, l.session.crashed)
+	if err == nil {
+		err = d.change(l.session, func() { d.unsynced, d.largest = append(d.unsynced, alter()), max(d.largest, size) })
 	}
-	if err := d.change(l.session, func() { d.unsynced, d.largest = append(d.unsynced, alter()), max(d.largest, size) }); err != nil {
-		return err
+	if err != nil {
+		end()
+		return nil, err
 	}
-	if err := d.before(SyncLog, 0, l.session.crashed); err != nil {
-		return fmt.Errorf("fdatasync: %w", err)
-	}
-	return d.change(l.session, func() {
-		if !d.lossy {
-			d.unsynced = nil
+	return func() error {
+		defer end()
+		if err := d.before(SyncLog, 0, l.session.crashed); err != nil {
+			return fmt.Errorf("fdatasync: %w", err)
 		}
-	})
+		return d.change(l.session, func() {
+			if !d.lossy {
+				d.unsynced = nil
+			}
+		})
+	}, nil
 }
 
 // find returns where an index is or would be.

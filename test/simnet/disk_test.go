@@ -118,29 +118,29 @@ func TestDisk(t *testing.T) {
 	}
 	d := NewDisk("d")
 	log := open(d)
-	require.NoError(t, log.StoreLogs(logs(1, 10)))
+	require.NoError(t, storeLogs(log, logs(1, 10)))
 	require.NoError(t, log.Set([]byte("k"), []byte("v")))
 	require.ErrorIs(t, d.Mount().Acquire(), raftlog.ErrDataDirInUse)
 
 	d.Fail(EIO("write"), 1, WriteLog)
-	require.ErrorIs(t, log.StoreLogs(logs(11, 11)), syscall.EIO)
-	require.NoError(t, log.StoreLogs(logs(11, 11)))
+	require.ErrorIs(t, storeLogs(log, logs(11, 11)), syscall.EIO)
+	require.NoError(t, storeLogs(log, logs(11, 11)))
 	d.Full(true)
-	require.ErrorIs(t, log.StoreLogs(logs(12, 12)), syscall.ENOSPC)
+	require.ErrorIs(t, storeLogs(log, logs(12, 12)), syscall.ENOSPC)
 	require.ErrorIs(t, log.Set([]byte("k"), []byte("w")), syscall.ENOSPC)
 	d.SetFree(10_000)
-	require.NoError(t, log.StoreLogs(logs(12, 12)))
+	require.NoError(t, storeLogs(log, logs(12, 12)))
 	d.Full(false)
-	require.NoError(t, log.StoreLogs(logs(8, 9)), "entries may be replaced")
+	require.NoError(t, storeLogs(log, logs(8, 9)), "entries may be replaced")
 	first, last := d.Entries()
 	require.Equal(t, [2]uint64{1, 12}, [2]uint64{first, last})
 
 	d.Lossy(true)
-	require.NoError(t, log.StoreLogs(logs(13, 16)))
+	require.NoError(t, storeLogs(log, logs(13, 16)))
 	require.NoError(t, log.Set([]byte("k"), []byte("w")))
 	require.NoError(t, log.DeleteRange(1, 4))
 	d.Crash()
-	require.ErrorIs(t, log.StoreLogs(logs(13, 13)), ErrCrashed)
+	require.ErrorIs(t, storeLogs(log, logs(13, 13)), ErrCrashed)
 	require.ErrorIs(t, log.GetLog(1, new(raft.Log)), ErrCrashed)
 	log = open(d)
 	first, last = d.Entries()
@@ -149,7 +149,7 @@ func TestDisk(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "v", string(value))
 
-	require.NoError(t, log.StoreLogs(logs(13, 16)))
+	require.NoError(t, storeLogs(log, logs(13, 16)))
 	d.CrashTorn()
 	log = open(d)
 	_, last = d.Entries()
@@ -199,4 +199,13 @@ func TestALateRelease(t *testing.T) {
 	require.NoError(t, second.SetIdentity([]byte("{}")))
 	d.Crash()
 	require.ErrorIs(t, second.SetIdentity([]byte("{}")), ErrCrashed)
+}
+
+// storeLogs writes entries and syncs.
+func storeLogs(log raftlog.LogFile, logs []*raft.Log) error {
+	sync, err := log.WriteLogs(logs)
+	if err != nil {
+		return err
+	}
+	return sync()
 }

@@ -62,15 +62,15 @@ func (l fileLog) GetLog(index uint64, log *raft.Log) error {
 	return l.LogFile.GetLog(index, log)
 }
 
-func (l fileLog) StoreLogs(logs []*raft.Log) error {
+func (l fileLog) WriteLogs(logs []*raft.Log) (sync func() error, err error) {
 	size := 0
 	for _, log := range logs {
 		size += len(log.Data) + len(log.Extensions)
 	}
 	if err := l.faults.before(WriteLog, size, nil); err != nil {
-		return err
+		return nil, err
 	}
-	return l.LogFile.StoreLogs(logs)
+	return l.LogFile.WriteLogs(logs)
 }
 
 func (l fileLog) DeleteRange(first, last uint64) error {
