@@ -113,7 +113,7 @@ func TestStreamsWithoutHello(t *testing.T) {
 }
 
 // TestNothingWaitsToSend: between two frames a stream has no writer, and what one batch
-// more costs a stream allocates nothing.
+// more costs a stream allocates nothing, where another stream was sent it.
 func TestNothingWaitsToSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -150,6 +150,10 @@ func TestNothingWaitsToSend(t *testing.T) {
 	const changes = 20
 	for i := range changes + 1 {
 		g.write(put(policyKey("a"), fmt.Sprint(i)))
+	}
+	for _, e := range g.feed.entries {
+		_, err := e.encoded()
+		require.NoError(t, err)
 	}
 	require.Zero(t, testing.AllocsPerRun(changes, func() {
 		if next().GetBatch() == nil {

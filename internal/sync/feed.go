@@ -13,8 +13,8 @@ import (
 	"meridian/internal/store"
 )
 
-// feed is the recent past of the synced kinds, each batch encoded once and
-// shared by every stream. It is bounded by the memory it keeps alive: the oldest
+// feed is the recent past of the synced kinds, each batch encoded once, when the first
+// stream sends it, and shared by every stream. It is bounded by the memory it keeps alive: the oldest
 // batches are dropped first, and a reader that still needed them gets the
 // difference instead. One goroutine writes, any number read; the writer does not
 // wait for readers.
@@ -50,29 +50,36 @@ type feedState struct {
 type feedEntry struct {
 	prev, revision resource.Revision
 	time           time.Time
-	// frames are the encoded Batches, ready to be sent: every stream sends these. They are
-	// not changed.
-	frames  []*syncv1.GlobalFrame
-	ops     []keyedOp
-	changes uint64 // synced changes up to and including this batch
-	bytes   int    // of the encoded Batches
+	keys           []resource.Key
+	changes        uint64 // synced changes up to and including this batch
+	bytes          int    // of the encoded Batches, about
+
+	encoding sync.Once
+	// written are what is written of each key until it is encoded, nil for a deletion.
+	written []*resource.Resource
+	batches encodedBatches
+	failed  error
+}
+
+// encodedBatches are what zones are sent of a batch. They are not changed.
+type encodedBatches struct {
+	// frames are the encoded Batches, ready to be sent: every stream sends these.
+	frames []*syncv1.GlobalFrame
+	// ops are the encoded Ops, one for each key. They share memory with frames.
+	ops [][]byte
 }
 
 // Estimates of what an entry and an operation keep alive besides the encoded
-// bytes: small batches are mostly that.
+// bytes, and of what is encoded besides the resources: small batches are mostly that.
 const (
 	entryOverhead = 192
 	opOverhead    = 80
+	batchEncoding = 32
+	opEncoding    = 48
 )
 
 // footprint is the memory that the feed needs for a batch, in bytes.
-func (e *feedEntry) footprint() int { return e.bytes + entryOverhead + opOverhead*len(e.ops) }
-
-// keyedOp is an encoded Op and the key it is about.
-type keyedOp struct {
-	key resource.Key
-	raw []byte
-}
+func (e *feedEntry) footprint() int { return e.bytes + entryOverhead + opOverhead*len(e.keys) }
 
 func newFeed(synced func(resource.Kind) bool, limit int) *feed {
 	return &feed{synced: synced, limit: limit, wake: make(chan struct{})}
@@ -117,10 +124,7 @@ func (f *feed) append(b store.Batch) error {
 	if len(synced) == 0 {
 		return nil
 	}
-	e, err := f.encode(b, synced)
-	if err != nil {
-		return err
-	}
+	e := f.entry(b, synced)
 	for _, c := range synced {
 		f.accountLocked(c)
 	}
@@ -132,43 +136,60 @@ func (f *feed) append(b store.Batch) error {
 	return nil
 }
 
-// encode builds the entry of a batch. The chain skips what is not synced.
-func (f *feed) encode(b store.Batch, synced []store.Change) (*feedEntry, error) {
-	e := &feedEntry{prev: f.state.last, revision: b.Revision, time: b.Time}
-	raws := make([][]byte, 0, len(synced))
-	for _, c := range synced {
-		raw, err := encodeChange(c)
-		if err != nil {
-			return nil, err
-		}
-		raws = append(raws, raw)
+// entry is that of a batch. The chain skips what is not synced.
+func (f *feed) entry(b store.Batch, synced []store.Change) *feedEntry {
+	e := &feedEntry{
+		prev: f.state.last, revision: b.Revision, time: b.Time, bytes: batchEncoding,
+		keys: make([]resource.Key, len(synced)), written: make([]*resource.Resource, len(synced)),
 	}
-	head := &syncv1.Batch{Revision: uint64(e.revision), PrevRevision: uint64(e.prev), Time: timestamppb.New(b.Time)}
+	for i, c := range synced {
+		e.keys[i], e.written[i] = c.Key(), c.After
+		e.bytes += opEncoding
+		if c.After != nil {
+			e.bytes += c.After.Size()
+		}
+	}
+	return e
+}
+
+// encoded returns what zones are sent. Most servers have no zone that wants it: it is
+// encoded for the first that does.
+func (e *feedEntry) encoded() (encodedBatches, error) {
+	e.encoding.Do(func() {
+		e.batches, e.failed = e.encode()
+		e.written = nil
+	})
+	return e.batches, e.failed
+}
+
+func (e *feedEntry) encode() (encodedBatches, error) {
+	raws := make([][]byte, len(e.keys))
+	for i, key := range e.keys {
+		var err error
+		if r := e.written[i]; r != nil {
+			raws[i], err = encodePut(r)
+		} else {
+			raws[i], err = encodeDelete(key)
+		}
+		if err != nil {
+			return encodedBatches{}, err
+		}
+	}
+	head := &syncv1.Batch{Revision: uint64(e.revision), PrevRevision: uint64(e.prev), Time: timestamppb.New(e.time)}
 	parts, shared, err := encodeBatch(head, raws)
 	if err != nil {
-		return nil, err
+		return encodedBatches{}, err
 	}
-	e.ops = make([]keyedOp, len(synced))
-	for i, c := range synced {
-		e.ops[i] = keyedOp{key: c.Key(), raw: shared[i]}
-	}
+	out := encodedBatches{ops: shared}
 	for _, part := range parts {
-		e.bytes += len(part)
-		e.frames = append(e.frames, batchFrame(part))
+		out.frames = append(out.frames, batchFrame(part))
 	}
-	return e, nil
+	return out, nil
 }
 
 // batchFrame is the frame of an encoded Batch.
 func batchFrame(part []byte) *syncv1.GlobalFrame {
 	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Batch{Batch: part}}
-}
-
-func encodeChange(c store.Change) ([]byte, error) {
-	if c.After == nil {
-		return encodeDelete(c.Key())
-	}
-	return encodePut(c.After)
 }
 
 func (f *feed) accountLocked(c store.Change) {
@@ -285,7 +306,7 @@ func (f *feed) lag(r resource.Revision, epoch store.Epoch) uint64 {
 	if i == len(f.entries) {
 		return 0
 	}
-	before := f.entries[i].changes - uint64(len(f.entries[i].ops))
+	before := f.entries[i].changes - uint64(len(f.entries[i].keys))
 	return f.state.changes - before
 }
 

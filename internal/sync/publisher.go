@@ -437,11 +437,14 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 		return false, fencef(syncv1.FenceReason_FENCE_REASON_COMPACTED,
 			"revision %d is no longer remembered: connect again to be sent the difference", p.cursor)
 	case len(entries) > p.pacing.coalesceAfter:
-		p.queueCoalesced(entries)
-		return true, nil
+		return true, p.queueCoalesced(entries)
 	case len(entries) > 0:
 		for _, e := range entries {
-			p.queue = append(p.queue, e.frames...)
+			batches, err := e.encoded()
+			if err != nil {
+				return false, err
+			}
+			p.queue = append(p.queue, batches.frames...)
 			p.queueCursor = e.revision
 		}
 		return true, nil
@@ -460,7 +463,7 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 func fewOps(entries []*feedEntry, max int) []*feedEntry {
 	ops := 0
 	for i, e := range entries {
-		if ops += len(e.ops); ops > max && i > 0 {
+		if ops += len(e.keys); ops > max && i > 0 {
 			return entries[:i]
 		}
 	}
@@ -469,19 +472,23 @@ func fewOps(entries []*feedEntry, max int) []*feedEntry {
 
 // queueCoalesced sends the last change of each key: it takes the zone to
 // exactly the state at the last entry's revision.
-func (p *publisher) queueCoalesced(entries []*feedEntry) {
+func (p *publisher) queueCoalesced(entries []*feedEntry) error {
 	type slot struct{ entry, op int }
 	lastOf := map[resource.Key]slot{}
 	for i, e := range entries {
-		for j, op := range e.ops {
-			lastOf[op.key] = slot{i, j}
+		for j, key := range e.keys {
+			lastOf[key] = slot{i, j}
 		}
 	}
 	ops := make([][]byte, 0, len(lastOf))
 	for i, e := range entries {
-		for j, op := range e.ops {
-			if lastOf[op.key] == (slot{i, j}) {
-				ops = append(ops, op.raw)
+		batches, err := e.encoded()
+		if err != nil {
+			return err
+		}
+		for j, key := range e.keys {
+			if lastOf[key] == (slot{i, j}) {
+				ops = append(ops, batches.ops[j])
 			}
 		}
 	}
@@ -489,6 +496,7 @@ func (p *publisher) queueCoalesced(entries []*feedEntry) {
 	p.coalesced = &coalescedBatch{groups: splitOps(ops, maxPart), head: &syncv1.Batch{
 		Revision: uint64(last.revision), PrevRevision: uint64(p.cursor), Coalesced: true, Time: timestamppb.New(last.time),
 	}}
+	return nil
 }
 
 // coalescedBatch is a batch made for one zone. Its operations are those of the
