@@ -32,3 +32,19 @@ func Run(do func()) {
 		panic(panicked)
 	}
 }
+
+// Reserve has the stack of the calling goroutine grow to what a request needs, at once and
+// while there is almost nothing on it. Grown as it is needed, it would be copied at each
+// doubling, with all the calls that are on it by then.
+//
+//go:noinline
+func Reserve() {
+	var space [reserved]byte
+	use(space[:])
+}
+
+// reserved is 16 KiB with what the runtime keeps free.
+const reserved = 12 << 10
+
+//go:noinline
+func use(space []byte) { space[0] = 1 }

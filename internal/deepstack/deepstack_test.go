@@ -2,6 +2,8 @@ package deepstack_test
 
 import (
 	"runtime"
+	"runtime/metrics"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,4 +36,29 @@ func TestAPanicIsPassedOnWithItsStack(t *testing.T) {
 	}()
 	deepstack.Run(func() { panic("no such thing") })
 	require.Fail(t, "the panic is lost")
+}
+
+// A stack that is reserved has the space before it is needed.
+func TestReserveGrowsTheStack(t *testing.T) {
+	const goroutines, size = 500, 12 << 10
+	stacks := func() uint64 {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/stacks:bytes"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	before := stacks()
+	end := make(chan struct{})
+	var reserved, ended sync.WaitGroup
+	for range goroutines {
+		reserved.Add(1)
+		ended.Go(func() {
+			deepstack.Reserve()
+			reserved.Done()
+			<-end
+		})
+	}
+	reserved.Wait()
+	require.GreaterOrEqual(t, stacks()-before, uint64(goroutines*size))
+	close(end)
+	ended.Wait()
 }

@@ -18,6 +18,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
 	"meridian/internal/batch"
+	"meridian/internal/deepstack"
 	"meridian/internal/rpcerr"
 	"meridian/internal/server/limits"
 )
@@ -389,6 +390,7 @@ func (c *call) abortable(handle func() error) error {
 	type end struct{ err, panicked error }
 	ended := make(chan end, 1)
 	go func() {
+		deepstack.Reserve()
 		var e end
 		defer func() { ended <- e }()
 		defer func() {

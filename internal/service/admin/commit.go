@@ -9,6 +9,7 @@ import (
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/batch"
 	"meridian/internal/commit"
+	"meridian/internal/deepstack"
 	"meridian/internal/plan"
 	"meridian/internal/resource"
 	"meridian/internal/rpcerr"
@@ -190,7 +191,10 @@ func (a *advising) Propose(ctx context.Context, txn store.Txn) (result store.Res
 		return a.Log.Propose(ctx, txn)
 	}
 	var advice sync.WaitGroup
-	advice.Go(a.advise)
+	advice.Go(func() {
+		deepstack.Reserve()
+		a.advise()
+	})
 	defer advice.Wait()
 	return a.Log.Propose(ctx, txn)
 }
