@@ -125,10 +125,11 @@ func epochFromProto(e *storev1.Epoch) Epoch {
 	return Epoch{ClusterID: e.GetClusterId(), Incarnation: e.GetIncarnation(), Random: e.GetRandom()}
 }
 
+// deterministic encodes a message the same way every time.
+var deterministic = proto.MarshalOptions{Deterministic: true}
+
 // marshal encodes a message the same way every time.
-func marshal(m proto.Message) ([]byte, error) {
-	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
-}
+func marshal(m proto.Message) ([]byte, error) { return deterministic.Marshal(m) }
 
 // unmarshal decodes a message and refuses fields that this release does not
 // know: they were written by a newer one, and ignoring them would make servers

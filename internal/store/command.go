@@ -106,15 +106,18 @@ func EncodeScoped(txn Txn) ([]byte, Scope, error) {
 }
 
 func sealCommand(command *storev1.Command) ([]byte, error) {
-	message, err := marshal(command)
+	data, err := deterministic.MarshalAppend(make([]byte, commandOverhead, commandOverhead+deterministic.Size(command)), command)
 	if err != nil {
 		return nil, fmt.Errorf("encode command: %w", err)
 	}
-	data := make([]byte, commandOverhead, commandOverhead+len(message))
-	data[0] = formatOf(command)
-	data = append(data, message...)
+	return seal(formatOf(command), data), nil
+}
+
+// seal completes the envelope, for which there is space before the message.
+func seal(format byte, data []byte) []byte {
+	data[0] = format
 	binary.LittleEndian.PutUint32(data[1:], commandSum(data))
-	return data, nil
+	return data
 }
 
 // DecodeCommand reads a log entry. Errors: ErrUnknownFormat, a newer release
@@ -171,6 +174,14 @@ func Restamp(data []byte, at time.Time) ([]byte, Scope, error) {
 	if err != nil {
 		return nil, Scope{}, err
 	}
+	if stamped, scope, ok := restampPlain(message, at); ok {
+		return stamped, scope, nil
+	}
+	return restampAny(message, at)
+}
+
+// restampAny is Restamp of any Command.
+func restampAny(message []byte, at time.Time) ([]byte, Scope, error) {
 	var command storev1.Command
 	if err := unmarshal(message, &command); err != nil {
 		return nil, Scope{}, fmt.Errorf("decode command: %w", err)

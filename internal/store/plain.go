@@ -37,6 +37,48 @@ func decodePlain(data []byte) (txn Txn, ok bool) {
 	return txn, true
 }
 
+// restampPlain is Restamp of a Command that decodePlain decodes and that has no batches; false
+// for any other. Of its bytes, only those of its time are written anew.
+func restampPlain(data []byte, at time.Time) ([]byte, Scope, bool) {
+	id, rest := plainFirst(data, 1)
+	before, rest := plainFirst(rest, 2)
+	scope := Scope{Keys: []resource.Key{}, Shareable: true}
+	var was time.Time
+	ok := plainFields(id, func(_ protowire.Number, value plainValue) bool { return utf8.Valid(value.bytes) }) &&
+		plainFields(before, func(_ protowire.Number, value plainValue) bool { return value.time(&was) }) &&
+		plainFields(rest, func(number protowire.Number, value plainValue) bool {
+			ok := value.isBytes()
+			switch {
+			case number == 3 && ok:
+				var c plainChange
+				c, ok = plainChangeOf(value.bytes)
+				scope.Keys = append(scope.Keys, c.meta.Key)
+			case number == 4 && ok:
+				_, ok = plainPrecondition(value.bytes)
+			default:
+				ok = number == 5 && value.isNumber()
+			}
+			return ok
+		})
+	stamp, err := deterministic.Marshal(timestamppb.New(at))
+	if !ok || err != nil || at.IsZero() {
+		return nil, Scope{}, false
+	}
+	out := append(make([]byte, commandOverhead, commandOverhead+len(data)+2+len(stamp)), id...)
+	out = protowire.AppendBytes(protowire.AppendTag(out, 2, protowire.BytesType), stamp)
+	return seal(formatFirst, append(out, rest...)), scope, true
+}
+
+// plainFirst cuts the first field off, where it is of this number and bytes.
+func plainFirst(data []byte, number protowire.Number) (field, rest []byte) {
+	if first, kind, n := protowire.ConsumeTag(data); n > 0 && first == number && kind == protowire.BytesType {
+		if m := protowire.ConsumeFieldValue(number, kind, data[n:]); m >= 0 {
+			return data[:n+m], data[n+m:]
+		}
+	}
+	return nil, data
+}
+
 // plainBatch decodes a SharedBatch.
 func plainBatch(data []byte, at time.Time) (txn Txn, ok bool) {
 	var command, note []byte
@@ -107,7 +149,25 @@ func plainAppend[T any](to *[]T, value plainValue, decode func(data []byte) (T, 
 }
 
 // plainOp decodes an Operation.
-func plainOp(data []byte) (op Op, ok bool) {
+func plainOp(data []byte) (Op, bool) {
+	c, ok := plainChangeOf(data)
+	if !ok || !c.put {
+		return Op{Key: c.meta.Key}, ok
+	}
+	r := Restore(c.meta, bytes.Clone(c.spec))
+	return Op{Key: r.Key(), Resource: r}, true
+}
+
+// plainChange is an Operation: a resource to put without what is assigned when it is applied,
+// or a key to delete. The spec is in the bytes that it was read from.
+type plainChange struct {
+	meta resource.Meta
+	spec []byte
+	put  bool
+}
+
+// plainChangeOf reads an Operation.
+func plainChangeOf(data []byte) (c plainChange, ok bool) {
 	found := false
 	ok = plainFields(data, func(number protowire.Number, value plainValue) bool {
 		if found || !value.isBytes() {
@@ -116,34 +176,27 @@ func plainOp(data []byte) (op Op, ok bool) {
 		found = true
 		switch number {
 		case 1:
-			op.Resource, ok = plainResource(value.bytes)
-			if ok {
-				op.Key = op.Resource.Key()
-			}
+			c.put, ok = true, c.readResource(value.bytes)
 		case 2:
-			op.Key, ok = plainKey(value.bytes)
+			c.meta.Key, ok = plainKey(value.bytes)
 		default:
 			return false
 		}
-		return ok && op.Key.Kind != resource.KindRollout // its entry is its own (see scopeOf)
+		return ok && c.meta.Key.Kind != resource.KindRollout // its entry is its own (see scopeOf)
 	})
-	return op, ok && found
+	return c, ok && found
 }
 
-// plainResource decodes a Resource without what is assigned when it is applied.
-func plainResource(data []byte) (*resource.Resource, bool) {
-	var (
-		meta   resource.Meta
-		labels map[string]string
-		spec   []byte
-	)
+// readResource reads a Resource.
+func (c *plainChange) readResource(data []byte) bool {
+	var labels map[string]string
 	ok := plainFields(data, func(number protowire.Number, value plainValue) bool {
 		switch {
 		case !value.isBytes():
 			return false
-		case number == 1 && meta.Key.Kind == "":
+		case number == 1 && c.meta.Key.Kind == "":
 			var ok bool
-			meta.Key, ok = plainKey(value.bytes)
+			c.meta.Key, ok = plainKey(value.bytes)
 			return ok
 		case number == 2:
 			if labels == nil {
@@ -151,17 +204,14 @@ func plainResource(data []byte) (*resource.Resource, bool) {
 			}
 			return plainLabel(value.bytes, labels)
 		case number == 7:
-			return value.once(&spec)
+			return value.once(&c.spec)
 		}
 		return false
 	})
-	if !ok || meta.Key.Kind == "" {
-		return nil, false
-	}
 	if labels != nil {
-		meta.Labels = resource.SharedLabels(labels)
+		c.meta.Labels = resource.SharedLabels(labels)
 	}
-	return Restore(meta, bytes.Clone(spec)), true
+	return ok && c.meta.Key.Kind != ""
 }
 
 // plainLabel decodes a Label into labels, which have none of its name.

@@ -51,6 +51,64 @@ func samePlain(t *testing.T, message []byte) bool {
 	return true
 }
 
+// sameRestamped requires of a message that gets another time as a plain one that this gives
+// what it does to any command, and reports whether it was.
+func sameRestamped(t *testing.T, message []byte) (plain []byte, ok bool) {
+	t.Helper()
+	at := time.Unix(1800000000, 7)
+	plain, scope, ok := restampPlain(message, at)
+	if !ok {
+		return nil, false
+	}
+	want, wantScope, err := restampAny(message, at)
+	require.NoError(t, err)
+	require.Equal(t, wantScope, scope)
+	wanted, err := DecodeCommand(want)
+	require.NoError(t, err)
+	got, err := DecodeCommand(plain)
+	require.NoError(t, err)
+	require.Equal(t, wanted, got)
+	return want, true
+}
+
+// TestPlainCommandsAreRestamped: a leader writes another time into the commands of almost every
+// write without decoding them, byte for byte as into any command. Others, and what is
+// malformed, are decoded.
+func TestPlainCommandsAreRestamped(t *testing.T) {
+	for name, change := range map[string]func(*Txn){
+		"everything":        func(*Txn) {},
+		"without time":      func(txn *Txn) { txn.Time = time.Time{} },
+		"without id":        func(txn *Txn) { txn.RequestID = "" },
+		"nothing but an id": func(txn *Txn) { *txn = Txn{RequestID: "id"} },
+	} {
+		txn := plainTxn()
+		change(&txn)
+		message := messageOf(t, txn)
+		want, ok := sameRestamped(t, message)
+		require.True(t, ok, name)
+		got, _, err := Restamp(seal(formatFirst, append(make([]byte, commandOverhead), message...)), time.Unix(1800000000, 7))
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+	since := resource.Revision(1)
+	for name, change := range map[string]func(*Txn){
+		"all of the state": func(txn *Txn) { txn.UnchangedSince = &since },
+		"times":            func(txn *Txn) { txn.Ops[0].KeepTimes = true },
+		"a rollout":        func(txn *Txn) { txn.Ops[1].Key.Kind = resource.KindRollout },
+		"an epoch":         func(txn *Txn) { txn.SetEpoch = &Epoch{ClusterID: "c"} },
+	} {
+		txn := plainTxn()
+		change(&txn)
+		_, ok := sameRestamped(t, messageOf(t, txn))
+		require.False(t, ok, name)
+	}
+	whole := messageOf(t, plainTxn())
+	for n := range whole {
+		sameRestamped(t, whole[:n])
+		sameRestamped(t, append(whole[:n:n], 0xff))
+	}
+}
+
 // TestPlainCommands: the commands of almost every write are decoded as plain ones, with the
 // result that any command gives; others, and what is malformed, are not.
 func TestPlainCommands(t *testing.T) {
@@ -114,6 +172,7 @@ func FuzzPlain(f *testing.F) {
 		kept := append([]byte(nil), message...)
 		plain, ok := decodePlain(message)
 		samePlain(t, message)
+		sameRestamped(t, message)
 		if !ok {
 			return
 		}
