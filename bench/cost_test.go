@@ -21,7 +21,7 @@ func BenchmarkWriteCost(b *testing.B) {
 	c := startCluster(b, 3)
 	leader := c.leader(b)
 	follower := c.servers[slices.IndexFunc(c.servers, func(s *global) bool { return s != leader })]
-	for _, clients := range []int{1, 16, 64} {
+	for _, clients := range []int{1, 16, 64, 256} {
 		measure := func(name string, server func(i int) *global) {
 			b.Run(fmt.Sprintf("clients=%d/%s", clients, name), func(b *testing.B) {
 				used := newCost(c)
