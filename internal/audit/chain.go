@@ -347,7 +347,9 @@ func (c *chain) syncLocked() error {
 		if err := c.file.Sync(); err != nil {
 			return fmt.Errorf("sync the audit log: %w", err)
 		}
-		c.synced, c.unsynced = c.head.Seq, nil
+		// Until the next sync there is about as much again: grown from nothing, it would take
+		// several times the memory.
+		c.synced, c.unsynced = c.head.Seq, make([]byte, 0, len(c.unsynced))
 	}
 	c.checkpoint.set(c.name, c.head)
 	return nil

@@ -89,6 +89,8 @@ const (
 	// hashField precedes the hash at the end of a line.
 	hashField = `,"hash":"`
 	lineTail  = `"}`
+	// usualLine holds the line of most records, in bytes.
+	usualLine = 1 << 10
 	// maxLine bounds a line that is read, in bytes.
 	maxLine = 1 << 20
 	// maxTargets is how many targets one record names.
@@ -114,8 +116,8 @@ var errHash = errors.New("its hash does not fit: it was altered")
 // encodeRecord returns a record's line, with its newline, and its hash: SHA-256
 // over the line up to where the hash begins, which includes the hash before.
 func encodeRecord(r Record) (line []byte, hash string, err error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+	b := bytes.NewBuffer(make([]byte, 0, usualLine))
+	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(r); err != nil {
 		return nil, "", fmt.Errorf("encode an audit record: %w", err)
@@ -123,8 +125,7 @@ func encodeRecord(r Record) (line []byte, hash string, err error) {
 	body := bytes.TrimSuffix(b.Bytes(), []byte("}\n"))
 	sum := sha256.Sum256(body)
 	hash = hex.EncodeToString(sum[:])
-	line = append(append(append(append([]byte{}, body...), hashField...), hash...), lineTail...)
-	return append(line, '\n'), hash, nil
+	return append(append(append(append(body, hashField...), hash...), lineTail...), '\n'), hash, nil
 }
 
 // decodeRecord reads a line without its newline and checks it against its own
@@ -153,6 +154,9 @@ func clip(text string) string { return clipTo(text, maxText) }
 // clipTo bounds what a text takes in a line, and marks what it leaves out. A control
 // character and an invalid byte take six bytes there.
 func clipTo(text string, limit int) string {
+	if 6*len(text) <= limit {
+		return text
+	}
 	size, cut := 0, 0
 	for at, r := range text {
 		width := utf8.RuneLen(r)

@@ -61,8 +61,7 @@ type Authenticator struct {
 // The error is an *rpcerr.Error of code Unauthenticated that wraps the ErrToken
 // that refused the token.
 func (a *Authenticator) Authenticate(ctx context.Context) (Principal, error) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	switch credentials := md.Get("authorization"); len(credentials) {
+	switch credentials := metadata.ValueFromIncomingContext(ctx, "authorization"); len(credentials) {
 	case 0:
 		if a.LocalhostIsAdmin && fromLoopback(ctx) {
 			return LoopbackAdmin(), nil

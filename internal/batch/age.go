@@ -21,9 +21,8 @@ func WithAge(ctx context.Context, age time.Duration) context.Context {
 // Age returns how long ago the request of a call was first sent, 0 when this is the
 // first time or the client does not say.
 func Age(ctx context.Context) time.Duration {
-	md, _ := metadata.FromIncomingContext(ctx)
 	oldest := int64(0)
-	for _, text := range md.Get(ageHeader) {
+	for _, text := range metadata.ValueFromIncomingContext(ctx, ageHeader) {
 		if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
 			oldest = max(oldest, ms)
 		}

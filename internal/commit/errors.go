@@ -18,6 +18,9 @@ const ReasonHeld = "HELD_BY_ROLLOUT"
 // Explain turns why a proposal failed into what its caller is told: the one
 // mapping of the log's errors and the state machine's.
 func Explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	var (
 		conflict *store.ConflictError
 		noMesh   *store.MeshMissingError
@@ -30,8 +33,6 @@ func Explain(err error) error {
 		return rpcerr.WithEffect(rpcerr.New(code, reason, "%w", err), rpcerr.EffectNone)
 	}
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &changed):
 		return none(rpcerr.Unavailable, ReasonStateChanged)
 	case errors.As(err, &held):

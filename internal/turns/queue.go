@@ -83,7 +83,7 @@ type caller struct {
 // piece is a piece of work that waits.
 type piece struct {
 	bytes int64
-	turn  chan struct{} // closed when it is its turn
+	turn  chan struct{} // closed when it is its turn; nil where it did not have to wait
 	given bool
 	place *list.Element // in caller.pieces, while it waits
 }
@@ -128,7 +128,7 @@ func (q *Queue) beginLocked(who Caller, bytes int64) (c *caller, p *piece, err e
 		c = &caller{Caller: who}
 		q.callers[who] = c
 	}
-	p = &piece{bytes: bytes, turn: make(chan struct{})}
+	p = &piece{bytes: bytes}
 	if c.pieces.Len() == 0 && (bytes <= Small || q.queuedLarge == 0) && q.slotLocked(c) && q.spaceLocked(p) {
 		q.startLocked(c, p)
 		return c, p, nil
@@ -138,6 +138,7 @@ func (q *Queue) beginLocked(who Caller, bytes int64) (c *caller, p *piece, err e
 		q.forgetLocked(c)
 		return nil, nil, err
 	}
+	p.turn = make(chan struct{})
 	p.place = c.pieces.PushBack(p)
 	q.queueLocked(p, 1)
 	if c.place == nil {
@@ -151,7 +152,7 @@ func (q *Queue) wait(ctx context.Context, who Caller, bytes int64) error {
 	q.mu.Lock()
 	c, p, err := q.beginLocked(who, bytes)
 	q.mu.Unlock()
-	if err != nil {
+	if err != nil || p.turn == nil {
 		return err
 	}
 	select {
@@ -198,7 +199,9 @@ func (q *Queue) spaceLocked(p *piece) bool {
 
 func (q *Queue) startLocked(c *caller, p *piece) {
 	p.given = true
-	close(p.turn)
+	if p.turn != nil {
+		close(p.turn)
+	}
 	c.running++
 	q.countLocked(c, p.bytes, 1)
 }

@@ -61,9 +61,10 @@ func (c *Server) checkCanIssueCerts() error {
 
 // ServerAddresses are the gRPC addresses of all servers of the cluster, this one
 // first.
-func (c *Server) ServerAddresses() []string {
+func (c *Server) ServerAddresses() []string { return c.addressesOf(c.Node.Servers()) }
+
+func (c *Server) addressesOf(members []consensus.Server) []string {
 	addresses := []string{c.advertisedGRPC}
-	members := c.Node.Servers()
 	for _, p := range c.gossip.Load().Peers() {
 		// Gossip also remembers servers that were removed.
 		member := slices.ContainsFunc(members, func(s consensus.Server) bool { return s.Name == p.Name })
@@ -77,7 +78,8 @@ func (c *Server) ServerAddresses() []string {
 // announcedServers are the addresses of all members, once they are known: a server
 // that has just started does not know where the others are.
 func (c *Server) announcedServers() []string {
-	if addresses := c.ServerAddresses(); len(addresses) == len(c.Node.Servers()) {
+	members := c.Node.Servers()
+	if addresses := c.addressesOf(members); len(addresses) == len(members) {
 		return addresses
 	}
 	return nil

@@ -121,6 +121,9 @@ func seen(c store.Change, shown func(*resource.Resource) bool) (before, after *r
 // hideExample takes the name of a resource that the caller may not read out of a
 // refusal.
 func (s *Service) hideExample(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
 	var held *store.HeldError
 	if errors.As(err, &held) && held.Rollout != "" && s.cfg.Access.ReadKey(ctx, resource.Key{Kind: resource.KindRollout, Name: held.Rollout}) != nil {
 		return commit.Explain(&store.HeldError{Key: held.Key})
