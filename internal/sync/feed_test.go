@@ -26,7 +26,7 @@ func TestTheFeedEncodesForTheFirstStream(t *testing.T) {
 		g.write(put(policyKey("a"), fmt.Sprint(i)), put(policyKey(fmt.Sprint("other-", i)), `{"x":"some more"}`), store.Delete(policyKey(fmt.Sprint("other-", i-1))))
 	}
 	for _, e := range g.feed.entries {
-		require.Empty(t, e.batches, "nobody was sent it")
+		require.Empty(t, e.batches, "no zone was sent it")
 		require.Len(t, e.written, len(e.keys))
 	}
 	for _, e := range g.feed.entries {
