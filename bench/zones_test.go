@@ -28,8 +28,8 @@ import (
 const zonesAtOnce = 32
 
 // BenchmarkZones connects 1,000 zones to one global with 1,000 policies, or as many as
-// BENCH_ZONES and BENCH_RESOURCES say, each zone on a TLS connection of its own. What they hold is not kept: they acknowledge a change as
-// soon as they have it, so that the times are those of the global, of the network and of
+// BENCH_ZONES and BENCH_RESOURCES say, each zone on a TLS connection of its own. What they hold is not kept: they acknowledge
+// as zones do, and as if they had written it, so that the times are those of the global, of the network and of
 // this process, which shares the processors with it. Memory is that for each zone with its
 // token and whatever is left of the moment at which all zones have come back at once; and,
 // for each stream alone, that which is left at rest.
@@ -51,6 +51,7 @@ func BenchmarkZones(b *testing.B) {
 	var returned, delivered, last samples
 	var cpu time.Duration
 	var percent float64
+	var acks int64
 	edition := 1
 	for b.Loop() {
 		watched := usage{process: g.process}
@@ -59,13 +60,14 @@ func BenchmarkZones(b *testing.B) {
 		watched.end(b)
 		percent = watched.percent
 		before := g.processor(b)
+		f.acks.Store(0)
 		for range zoneChanges {
 			edition++
 			times := f.change(b, g, edition, n)
 			delivered = append(delivered, times...)
 			last.add(times.at(1))
 		}
-		cpu = g.processor(b) - before
+		cpu, acks = g.processor(b)-before, f.acks.Load()
 		<-time.After(rest)
 		returned.add(f.reconnect(b))
 	}
@@ -77,6 +79,7 @@ func BenchmarkZones(b *testing.B) {
 	target(b, "all-p50-ms", last.p50(), 40)
 	target(b, "all-p99-ms", last.p99(), 120)
 	target(b, "cpu-us/delivery", float64(cpu.Microseconds())/float64(zoneChanges*n), 25)
+	report(b, "acks/delivery", float64(acks)/float64(zoneChanges*n))
 	target(b, "reconnected-max-ms", returned.worst(), 4000)
 }
 
@@ -97,7 +100,9 @@ type simulatedZones struct {
 	// arrivals is when zones had a change, while counts is set.
 	arrivals chan time.Time
 	counts   atomic.Bool
-	running  sync.WaitGroup
+	// acks counts acknowledgements.
+	acks    atomic.Int64
+	running sync.WaitGroup
 }
 
 // simulatedZone speaks the protocol of a zone, and keeps nothing but its revision.
@@ -292,6 +297,8 @@ func (z *simulatedZone) stream(ctx context.Context, following func()) error {
 	if err := stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: hello}}); err != nil {
 		return err
 	}
+	acks := acknowledgements{zone: z, stream: stream}
+	defer acks.end()
 	var consumed uint64
 	for {
 		frame, err := stream.Recv()
@@ -301,6 +308,7 @@ func (z *simulatedZone) stream(ctx context.Context, following func()) error {
 		if stalled := z.stalled.Load(); stalled != nil {
 			<-*stalled
 		}
+		atOnce := true
 		switch body := frame.GetBody().(type) {
 		case *syncv1.GlobalFrame_Welcome:
 			z.epoch = body.Welcome.GetEpoch()
@@ -311,7 +319,8 @@ func (z *simulatedZone) stream(ctx context.Context, following func()) error {
 			if err := proto.Unmarshal(body.Chunk, &chunk); err != nil {
 				return err
 			}
-			if consumed += uint64(len(body.Chunk)); chunk.GetLast() {
+			consumed += uint64(len(body.Chunk))
+			if atOnce = chunk.GetLast(); atOnce {
 				z.revision.Store(chunk.GetRevision())
 			}
 		case *syncv1.GlobalFrame_Batch:
@@ -320,6 +329,7 @@ func (z *simulatedZone) stream(ctx context.Context, following func()) error {
 				return err
 			}
 			consumed += uint64(len(body.Batch))
+			atOnce = false
 			if batch.GetPart() == batch.GetParts() {
 				z.revision.Store(batch.GetRevision())
 				if z.all.counts.Load() {
@@ -333,9 +343,64 @@ func (z *simulatedZone) stream(ctx context.Context, following func()) error {
 		default:
 			continue
 		}
-		ack := &syncv1.Ack{Revision: z.revision.Load(), Consumed: consumed, Epoch: z.epoch}
-		if err := stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}}); err != nil {
+		if err := acks.owe(consumed, atOnce); err != nil {
 			return err
 		}
+	}
+}
+
+// acknowledgements are those of a simulated zone on one connection.
+type acknowledgements struct {
+	zone   *simulatedZone
+	stream syncv1.SyncService_StreamClient
+
+	mu       sync.Mutex // guards what follows, and the stream's sending
+	pace     zonesync.AckPace
+	consumed uint64
+	later    *time.Timer
+	ended    bool
+}
+
+// owe acknowledges so many bytes when zones do.
+func (a *acknowledgements) owe(consumed uint64, atOnce bool) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.consumed = consumed
+	a.pace.Owe(consumed, atOnce)
+	return a.proceed()
+}
+
+func (a *acknowledgements) proceed() error {
+	now := time.Now()
+	due, wait := a.pace.Due(now)
+	switch {
+	case due:
+		a.pace.Acknowledged(now)
+		a.zone.all.acks.Add(1)
+		ack := &syncv1.Ack{Revision: a.zone.revision.Load(), Consumed: a.consumed, Epoch: a.zone.epoch}
+		return a.stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
+	case wait == 0:
+	case a.later == nil:
+		a.later = time.AfterFunc(wait, a.putOff)
+	default:
+		a.later.Reset(wait)
+	}
+	return nil
+}
+
+// putOff acknowledges what has waited long enough.
+func (a *acknowledgements) putOff() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.ended {
+		_ = a.proceed() // the receiver has the reason
+	}
+}
+
+func (a *acknowledgements) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended = true; a.later != nil {
+		a.later.Stop()
 	}
 }

@@ -247,11 +247,13 @@ func (f *testFleet) zone(name resource.ZoneName, servers ...string) *fleetZone {
 	return z
 }
 
+// reaches waits until a zone has a revision and has acknowledged it.
 func (f *testFleet) reaches(z *fleetZone, rev resource.Revision) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(f.t, z.store.Wait(ctx, rev), "%+v", z.client.Status())
+	<-time.After(time.Second) // by then
 	synctest.Wait()
 }
 
@@ -341,6 +343,7 @@ func TestZoneOnALaggingServer(t *testing.T) {
 		f.servers["b"].lags = true
 		f.write("two")
 		f.write("three")
+		<-time.After(2 * time.Second) // by then the zone should have acknowledged them
 		for _, s := range f.servers {
 			zones := s.fleet.Status(t.Context()).zones
 			require.Equal(t, zonesync.ZoneLagging, zones[0].State, s.name)

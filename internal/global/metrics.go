@@ -23,7 +23,7 @@ func newZoneCollector(zones func() []zonesync.ZoneStatus) *zoneCollector {
 		zones:       zones,
 		state:       desc("meridian_zone_state", "1 for the state that a zone is in: in-sync, draining (and in sync), lagging, stale, offline or disabled; offline also where it is connected to another server.", "state"),
 		instances:   desc("meridian_zone_instances", "Instances of a zone that are connected to this server; absent for a zone that is disabled."),
-		lag:         desc("meridian_zone_lag", "Synced changes that a zone has yet to acknowledge."),
+		lag:         desc("meridian_zone_lag", "Synced changes that a zone should have acknowledged and has not."),
 		quarantined: desc("meridian_zone_quarantined", "Resources that a zone cannot use."),
 		seen:        desc("meridian_zone_last_seen_timestamp_seconds", "When a zone was last in contact."),
 	}

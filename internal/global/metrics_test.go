@@ -24,7 +24,7 @@ func TestZoneMetrics(t *testing.T) {
 # TYPE meridian_zone_instances gauge
 meridian_zone_instances{zone="east"} 1
 meridian_zone_instances{zone="west"} 0
-# HELP meridian_zone_lag Synced changes that a zone has yet to acknowledge.
+# HELP meridian_zone_lag Synced changes that a zone should have acknowledged and has not.
 # TYPE meridian_zone_lag gauge
 meridian_zone_lag{zone="east"} 3
 # HELP meridian_zone_last_seen_timestamp_seconds When a zone was last in contact.

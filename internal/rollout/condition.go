@@ -20,7 +20,7 @@ type Health struct {
 	Connected bool
 	// Instances counts the connected ones.
 	Instances int
-	// Lag counts the synced changes that the zone has yet to acknowledge, Quarantined the
+	// Lag counts the synced changes that the zone should have acknowledged, Quarantined the
 	// resources that it cannot use.
 	Lag         uint64
 	Quarantined int

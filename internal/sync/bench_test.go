@@ -178,7 +178,7 @@ func BenchmarkFanOut(b *testing.B) {
 				rev := g.applied
 				r := resource.New(resource.Meta{Key: policyKey("a"), Version: uint64(n), Revision: rev}, nil, []byte(content))
 				b.StartTimer()
-				require.NoError(b, g.feed.append(store.Batch{Revision: rev, Prev: rev - 1, Changes: []store.Change{{After: r}}}))
+				require.NoError(b, g.feed.append(store.Batch{Revision: rev, Prev: rev - 1, Changes: []store.Change{{After: r}}}, time.Time{}))
 				for _, p := range pubs {
 					for {
 						f, err := p.next(g.now)

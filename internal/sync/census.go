@@ -27,8 +27,8 @@ type Instance struct {
 	// Quiet is the time since the last contact with it. It is an age and not a time,
 	// since the clocks of servers differ.
 	Quiet time.Duration
-	// Epoch and Revision are what it has applied and persisted, Lag the synced
-	// changes after that, as far as the server has them.
+	// Epoch and Revision are what it has acknowledged, Lag the synced changes after that, as
+	// far as the server has them; zero while it may put off their acknowledgement.
 	Epoch     store.Epoch
 	Revision  resource.Revision
 	Lag       uint64
@@ -112,7 +112,7 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 			in := r.zones[zone][id]
 			out = append(out, Instance{
 				Zone: zone, ID: id, Server: s.cfg.Name, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
-				Epoch: in.epoch, Revision: in.acked, Lag: s.feed.lag(in.acked, in.epoch), LastError: in.problem(),
+				Epoch: in.epoch, Revision: in.acked, Lag: s.lag(in.acked, in.epoch, in.lastSeen, now), LastError: in.problem(),
 				Version: in.version, Authorities: in.authorities, Drains: in.drains, Draining: in.draining,
 				Quarantined: slices.SortedFunc(maps.Values(in.quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) }),
 				Applied:     applied != nil && applied(in),
@@ -126,37 +126,57 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 // or to one of those whose reports are given, by name.
 func (s *Server) Zones(others ...Report) []ZoneStatus {
 	own := s.Report()
-	others = slices.Clone(others)
-	newest := own
+	newest, now := own, time.Now()
 	for _, r := range others {
 		if r.newer(newest) {
 			newest = r
 		}
 	}
-	// A server that is behind others counts too few changes: they are counted
-	// here instead, where this server has come further, or else at least known to
-	// be there.
-	for i, other := range others {
-		if own.newer(other) {
-			others[i].Instances = slices.Clone(other.Instances)
-			for j, in := range other.Instances {
-				others[i].Instances[j].Lag = s.feed.lag(in.Revision, in.Epoch)
-			}
-		}
+	all := append([]Report{own}, others...)
+	for i, r := range all {
+		all[i].Instances = s.recount(r, own, newest, now)
 	}
-	merged := Merge(append([]Report{own}, others...)...)
+	merged := Merge(all...)
 	out := make([]ZoneStatus, 0, len(merged))
-	now := time.Now()
 	for _, zone := range slices.Sorted(maps.Keys(merged)) {
-		for i := range merged[zone] {
-			in := &merged[zone][i]
-			if in.Lag == 0 && (in.Epoch != newest.Epoch || in.Revision < newest.Newest) {
-				in.Lag = 1
-			}
-		}
 		out = append(out, summary(zone, merged[zone], now))
 	}
 	return out
+}
+
+// recount returns the instances of a report. A server that is behind others counts too few
+// changes: they are counted here instead, where this server has come further, or else at
+// least known to be there.
+func (s *Server) recount(r, own, newest Report, now time.Time) []Instance {
+	out, counted := slices.Clone(r.Instances), r
+	if own.newer(r) {
+		counted = own
+	}
+	for i := range out {
+		in := &out[i]
+		if own.newer(r) {
+			in.Lag = s.lag(in.Revision, in.Epoch, now.Add(-in.Quiet), now)
+		}
+		if in.Lag == 0 && (in.Epoch != newest.Epoch || newest.newer(counted) && in.Revision < newest.Newest) {
+			in.Lag = 1
+		}
+	}
+	return out
+}
+
+// withheldFor is how old a change is that counts as lag in any case: in the time before, a
+// zone far away may not have received it, applied it and acknowledged it after others.
+const withheldFor = time.Second
+
+// lag counts the synced changes after a revision that a zone acknowledged last, at a time.
+// It is zero, too, while the zone keeps up with changes that are made one after the other,
+// and may put their acknowledgement off: what would otherwise count is how often it
+// acknowledges.
+func (s *Server) lag(r resource.Revision, epoch store.Epoch, last, now time.Time) uint64 {
+	if s.feed.withheld(r, epoch, last, now) {
+		return 0
+	}
+	return s.feed.lag(r, epoch)
 }
 
 // Zone returns what is known of one zone; false if it never connected to this
@@ -300,12 +320,16 @@ func (e *NotAppliedError) Unwrap() error { return e.Cause }
 // says how far they have come.
 func (s *Server) Await(ctx context.Context, rev resource.Revision) Report {
 	var wait Wait
-	for {
+	for prompted := false; ; {
 		feed, zones := s.feed.changed(), s.registry.changed()
-		report := s.reportAt(rev)
+		report, floor := s.reportAt(rev)
 		report.Late = wait.Missing(report)
 		if report.Reached && len(report.Late) == 0 {
 			return report
+		}
+		if report.Reached && !prompted {
+			prompted = true // one that connects later is sent a bookmark by then
+			s.prompt(floor)
 		}
 		select {
 		case <-feed:
@@ -318,8 +342,17 @@ func (s *Server) Await(ctx context.Context, rev resource.Revision) Report {
 	}
 }
 
-// reportAt is a report that says who has applied a revision.
-func (s *Server) reportAt(rev resource.Revision) Report {
+// prompt has the zones that are connected to this server acknowledge a revision at once,
+// unless they have.
+func (s *Server) prompt(rev resource.Revision) {
+	for _, c := range s.dispatcher.streams() {
+		c.want(rev)
+	}
+}
+
+// reportAt is a report that says who has applied a revision, once the feed has reached it:
+// floor is what a replica then has that holds it.
+func (s *Server) reportAt(rev resource.Revision) (r Report, floor resource.Revision) {
 	if v := s.cfg.Store.View(); v.Revision() >= rev {
 		rev = min(rev, v.Changed()) // nothing changed after that
 	}
@@ -330,7 +363,7 @@ func (s *Server) reportAt(rev resource.Revision) Report {
 		Instances: s.instances(time.Now(), func(in *instance) bool {
 			return reached && in.epoch == at.epoch && in.acked >= floor
 		}),
-	}
+	}, floor
 }
 
 // Wait follows, from report to report, which zones have yet to apply a revision.

@@ -80,7 +80,7 @@ func TestZonesOfSeveralServers(t *testing.T) {
 			ZoneStatus{State: ZoneLagging, Revision: 7, Lag: 2, Instances: []string{"i"}},
 		},
 		"this server is behind itself": {
-			[]Report{reportOf(12, up("i", 1, 9)), reportOf(12, Instance{Zone: "east", ID: "j", Connected: true, Revision: 12})},
+			[]Report{reportOf(9, up("i", 1, 9)), reportOf(12, Instance{Zone: "east", ID: "j", Connected: true, Revision: 12})},
 			ZoneStatus{State: ZoneLagging, Revision: 9, Lag: 1, Instances: []string{"i", "j"}},
 		},
 		"in another history": {
@@ -91,13 +91,13 @@ func TestZonesOfSeveralServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := NewServer(ServerConfig{Store: store.New(memory()), Synced: syncedInTests})
 			s.feed.reset(s.cfg.Store.View())
-			require.NoError(t, s.feed.append(store.Batch{Revision: 1, Epoch: &thisEpoch}))
+			require.NoError(t, s.feed.append(store.Batch{Revision: 1, Epoch: &thisEpoch}, time.Time{}))
 			for at := resource.Revision(2); at <= 9; at++ {
 				batch := store.Batch{Revision: at, Prev: at - 1}
 				if at > 7 {
 					batch.Changes = []store.Change{{After: put(policyKey("p"), `{}`).Resource}}
 				}
-				require.NoError(t, s.feed.append(batch))
+				require.NoError(t, s.feed.append(batch, time.Time{}))
 			}
 			zones := s.Zones(c.reports...)
 			require.Len(t, zones, 1)

@@ -188,6 +188,16 @@ func (c *conn) leave() {
 // wake has the writer look whether there is anything to send.
 func (c *conn) wake() { c.writer.ask() }
 
+// want has the zone acknowledge a revision at once.
+func (c *conn) want(r resource.Revision) {
+	c.mu.Lock()
+	send := c.pub.want(r)
+	c.mu.Unlock()
+	if send {
+		c.wake()
+	}
+}
+
 // read takes the zone's frames until the stream ends.
 func (c *conn) read() {
 	var message received

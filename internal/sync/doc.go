@@ -51,8 +51,8 @@
 // says what to persist. The resources of a state are decoded as its chunks arrive, on all
 // processors. A disk persists operations, revision, epoch and digest
 // in one transaction; then the in-memory store shows them; then the zone
-// acknowledges. Batches that queue up while the disk is busy share the next
-// transaction.
+// acknowledges, at once or with what follows soon. Batches that queue up while the disk is
+// busy share the next transaction.
 //
 // Publisher and replica are functions of frames and of time given as an
 // argument: no sockets, no clocks, no goroutines that outlive a call. Server and Client give them

@@ -50,6 +50,7 @@ type feedState struct {
 type feedEntry struct {
 	prev, revision resource.Revision
 	time           time.Time
+	added          time.Time // when the feed took it
 	keys           []resource.Key
 	changes        uint64 // synced changes up to and including this batch
 	bytes          int    // of the encoded Batches, about
@@ -72,7 +73,7 @@ type encodedBatches struct {
 // Estimates of what an entry and an operation keep alive besides the encoded
 // bytes, and of what is encoded besides the resources: small batches are mostly that.
 const (
-	entryOverhead = 192
+	entryOverhead = 216
 	opOverhead    = 80
 	batchEncoding = 32
 	opEncoding    = 48
@@ -104,7 +105,7 @@ func (f *feed) reset(v *store.View) {
 }
 
 // append takes the store's next batch. It must follow the one before it.
-func (f *feed) append(b store.Batch) error {
+func (f *feed) append(b store.Batch, now time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if b.Prev > f.state.head || b.Revision <= f.state.head {
@@ -129,7 +130,7 @@ func (f *feed) append(b store.Batch) error {
 		f.accountLocked(c)
 	}
 	f.state.last, f.state.changes = b.Revision, f.state.changes+uint64(len(synced))
-	e.changes = f.state.changes
+	e.changes, e.added = f.state.changes, now
 	f.entries = append(f.entries, e)
 	f.bytes += e.footprint()
 	f.trimLocked()
@@ -308,6 +309,18 @@ func (f *feed) lag(r resource.Revision, epoch store.Epoch) uint64 {
 	}
 	before := f.entries[i].changes - uint64(len(f.entries[i].keys))
 	return f.state.changes - before
+}
+
+// withheld reports whether a zone that acknowledged a revision last, at a time, may have
+// everything and not have said so yet: it puts acknowledgements off for ackEvery.
+func (f *feed) withheld(r resource.Revision, epoch store.Epoch, last, now time.Time) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if epoch != f.state.epoch || r < f.state.base || r >= f.state.last {
+		return false
+	}
+	oldest, newest := f.entries[f.searchLocked(r)], f.entries[len(f.entries)-1]
+	return now.Sub(oldest.added) < withheldFor && newest.added.Sub(last) < ackEvery
 }
 
 // floor is the newest revision up to r at which a synced kind changed: a

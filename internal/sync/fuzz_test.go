@@ -102,7 +102,7 @@ func FuzzReplica(f *testing.F) {
 				r.greet()
 			}
 			if sig.ack {
-				r.acknowledge()
+				r.acknowledge(time.Now())
 			}
 		}
 	})

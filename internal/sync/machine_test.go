@@ -529,7 +529,7 @@ func TestSlowZonesShareMemory(t *testing.T) {
 	for i := range 6000 {
 		at := g.feed.position()
 		r := resource.New(resource.Meta{Key: policyKey(fmt.Sprintf("small-%d", i)), Version: 1, Revision: at.head + 1}, nil, []byte(`{}`))
-		require.NoError(t, g.feed.append(store.Batch{Revision: at.head + 1, Prev: at.head, Changes: []store.Change{{After: r}}}))
+		require.NoError(t, g.feed.append(store.Batch{Revision: at.head + 1, Prev: at.head, Changes: []store.Change{{After: r}}}, time.Time{}))
 	}
 	heap := func() uint64 {
 		runtime.GC()

@@ -14,6 +14,10 @@ import (
 	"meridian/internal/store"
 )
 
+// firstWindow is how many bytes a zone is sent while it acknowledges nothing of them, after
+// it was up to date. Zones of other releases go by it: see ackBytes.
+const firstWindow = 64 << 10
+
 // Protocol versions spoken. Both ends use the highest that both speak.
 const (
 	protocolVersion    = 1
@@ -42,7 +46,7 @@ func defaultPacing() pacing {
 		stallAfter:    time.Minute,
 		behindGrace:   2 * time.Second,
 		window:        4 << 20,
-		firstWindow:   64 << 10,
+		firstWindow:   firstWindow,
 		coalesceAfter: 64,
 		coalesceBytes: 1 << 20,
 		coalesceOps:   512,
@@ -129,6 +133,9 @@ type publisher struct {
 	// was not. awaited: the zone is to say something every second, whatever happens.
 	told    time.Time
 	awaited bool
+	// wanted is the revision that the zone is waited for to acknowledge, and prompted that of
+	// the last bookmark, which it acknowledges at once.
+	wanted, prompted resource.Revision
 }
 
 func newPublisher(p pacing, f source, view func() *store.View) *publisher {
@@ -149,7 +156,7 @@ func (p *publisher) greet(h *syncv1.Hello, now time.Time) error {
 	p.close()
 	p.hellos++
 	p.hello, p.queue, p.coalesced = h, p.oneFrame[:0], nil
-	p.sent, p.consumed, p.burst, p.acked = 0, 0, 0, 0
+	p.sent, p.consumed, p.burst, p.acked, p.prompted = 0, 0, 0, 0, 0
 	p.window = p.pacing.window
 	if h.Window > 0 {
 		p.window = min(p.window, h.Window)
@@ -308,7 +315,7 @@ func (p *publisher) tell(now time.Time) {
 // was told something. The times of many zones are made to coincide, which costs less than
 // as many wake-ups.
 func (p *publisher) bookmarkAt() time.Time {
-	if p.bookmarked.IsZero() {
+	if p.bookmarked.IsZero() || p.prompts() {
 		return p.bookmarked
 	}
 	due := p.bookmarked.Add(p.pacing.quietEvery)
@@ -321,6 +328,16 @@ func (p *publisher) bookmarkAt() time.Time {
 	// bookmark off.
 	return due.Add(due.Truncate(p.pacing.align).Sub(due))
 }
+
+// want has the zone acknowledge a revision at once: a bookmark follows as soon as the zone
+// has been sent everything. It reports whether there may be one to send.
+func (p *publisher) want(r resource.Revision) bool {
+	p.wanted = max(p.wanted, r)
+	return p.prompts()
+}
+
+// prompts reports whether a bookmark is to have the zone acknowledge what it may put off.
+func (p *publisher) prompts() bool { return p.wanted > max(p.acked, p.prompted) }
 
 // deadline is when next has to be called again even if nothing happens; zero
 // means never.
@@ -453,7 +470,7 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 	if at.last > p.cursor || at.head < p.cursor || now.Before(p.bookmarkAt()) {
 		return false, nil
 	}
-	p.bookmarked, p.queueCursor = now, at.head
+	p.bookmarked, p.prompted, p.queueCursor = now, at.head, at.head
 	p.queue = append(p.queue, at.bookmark)
 	return true, nil
 }

@@ -21,7 +21,8 @@ type ZoneState string
 
 // The states of a zone.
 const (
-	// ZoneInSync: every connected instance has acknowledged every synced change.
+	// ZoneInSync: every connected instance has acknowledged every synced change, but for
+	// those of which it may put that off.
 	ZoneInSync ZoneState = "in-sync"
 	// ZoneLagging: connected, with changes to acknowledge.
 	ZoneLagging ZoneState = "lagging"
@@ -43,7 +44,8 @@ type ZoneStatus struct {
 	// Revision is applied and persisted by every connected instance; when none
 	// is connected, the last one acknowledged.
 	Revision resource.Revision
-	// Lag counts the synced changes after it.
+	// Lag counts the synced changes after it; zero while the zone may put off their
+	// acknowledgement.
 	Lag uint64
 	// Instances are the connected ones, sorted, and Servers where.
 	Instances []string

@@ -67,8 +67,14 @@ type commit struct {
 	whole   *store.Snapshot
 }
 
-// signal is what the replica wants said to the global.
-type signal struct{ hello, ack bool }
+// signal is what the replica wants said to the global: a Hello, or an Ack, when it is due or
+// at once.
+type signal struct{ hello, ack, atOnce bool }
+
+// and is both of two signals, unless a Hello voids the first.
+func (s signal) and(next signal) signal {
+	return signal{hello: next.hello, ack: s.ack || next.ack, atOnce: s.atOnce || next.atOnce}
+}
 
 // staging collects a batch in parts or a sequence of chunks.
 type staging struct {
@@ -128,7 +134,9 @@ type exchange struct {
 	staging  *staging
 	head     resource.Revision // the global's
 	consumed uint64            // bytes
-	retryAt  time.Time         // when a held update is asked for again
+	pace     AckPace
+	told     string    // the problem that was last acknowledged
+	retryAt  time.Time // when a held update is asked for again
 }
 
 // repairs are what is wrong with a replica, and what was done about it.
@@ -148,7 +156,7 @@ type consent struct {
 // greet returns the Hello that opens a stream, or asks for a repair within one.
 func (r *replica) greet() *syncv1.Hello {
 	r.hellos++
-	r.phase, r.staging = replicaGreeting, nil
+	r.phase, r.staging, r.pace = replicaGreeting, nil, AckPace{}
 	h := &syncv1.Hello{
 		Protocol: protocolVersion, MinProtocol: minProtocolVersion,
 		Zone: string(r.zone), Instance: r.instance, Lease: r.lease, Version: r.version,
@@ -328,8 +336,9 @@ func (r *replica) prepare(c *change) {
 func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 	at := resource.Revision(b.Revision)
 	r.head = max(r.head, resource.Revision(b.Head))
+	answered := signal{ack: true, atOnce: true} // the server looks whether the zone is there
 	if r.phase == replicaHeld {
-		return nil, signal{ack: true}, nil
+		return nil, answered, nil
 	}
 	if r.phase != replicaFollowing || r.staging != nil || at < r.revision {
 		return nil, signal{}, fmt.Errorf("%w: bookmark at %d out of place, the replica is at %d", errProtocol, at, r.revision)
@@ -343,10 +352,10 @@ func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 	}
 	r.failed, r.damaged, r.problem = 0, false, ""
 	if at == r.revision {
-		return nil, signal{ack: true}, nil
+		return nil, answered, nil
 	}
 	r.revision = at
-	return &commit{epoch: r.epoch, revision: at, digest: r.digest}, signal{ack: true}, nil
+	return &commit{epoch: r.epoch, revision: at, digest: r.digest}, answered, nil
 }
 
 // repair asks for the difference, then for everything, then gives up the
@@ -442,14 +451,24 @@ func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, s
 		r.acceptWipe = Wipe{}
 	}
 	r.problem, r.damaged = "", false
-	return r.take(s, s.epoch, gone), signal{ack: true}, nil
+	return r.take(s, s.epoch, gone), signal{ack: true, atOnce: true}, nil
 }
 
 // persisted says that a commit is on disk and visible.
 func (r *replica) persisted(c *commit) { r.durable, r.durableEpoch = c.revision, c.epoch }
 
+// owe notes what a signal wants acknowledged, of what has been persisted. What an operator
+// is to see does not wait.
+func (r *replica) owe(sig signal) {
+	if sig.ack {
+		r.pace.Owe(r.consumed, sig.atOnce || len(r.reports) > 0 || r.problem != r.told)
+	}
+}
+
 // acknowledge returns the Ack for what has been persisted.
-func (r *replica) acknowledge() *syncv1.Ack {
+func (r *replica) acknowledge(now time.Time) *syncv1.Ack {
+	r.pace.Acknowledged(now)
+	r.told = r.problem
 	return &syncv1.Ack{
 		Revision: uint64(r.durable), Epoch: epochTo(r.durableEpoch),
 		Quarantined: uint64(len(r.bad)), Error: r.problem, Consumed: r.consumed, Nacks: r.nacks(),

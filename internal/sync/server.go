@@ -236,7 +236,7 @@ func (s *Server) follow(ctx context.Context) error {
 func (s *Server) take(batches []store.Batch) error {
 	reauthorize := false
 	for _, b := range batches {
-		if err := s.feed.append(b); err != nil {
+		if err := s.feed.append(b, time.Now()); err != nil {
 			return err
 		}
 		for _, c := range b.Changes {

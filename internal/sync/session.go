@@ -135,13 +135,23 @@ func (s *session) commit(ctx context.Context) error {
 	s.received = time.Now()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	owed := time.NewTimer(0) // set to when what is owed is due
+	defer owed.Stop()
 	for {
+		wait, err := s.acknowledge(ctx)
+		if err != nil {
+			return err
+		}
+		if owed.Stop(); wait > 0 {
+			owed.Reset(wait)
+		}
 		select {
 		case f := <-s.frames:
 			s.received = time.Now()
 			if err := s.step(ctx, f); err != nil {
 				return err
 			}
+		case <-owed.C:
 		case now := <-tick.C:
 			if now.Sub(s.received) >= silenceAfter {
 				return errSilent
@@ -159,7 +169,7 @@ func (s *session) commit(ctx context.Context) error {
 }
 
 // step takes a frame and those that wait behind it, persists what they amount to
-// in one transaction, shows it, and answers.
+// in one transaction, and shows it. What it is to say of that is owed.
 func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 	m := s.replica.machine
 	commits, reply, failed := s.gather(ctx, f)
@@ -174,17 +184,28 @@ func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 		return s.sendHello(ctx, m.greet())
 	case reply.ack:
 		s.followed = s.followed || m.phase == replicaFollowing
-		ack := m.acknowledge()
-		if s.client.cfg.Authorities != nil {
-			ack.Authorities = s.client.cfg.Authorities()
-		}
-		if s.client.cfg.Draining != nil {
-			d := s.client.cfg.Draining()
-			ack.Draining, ack.Dataplanes, ack.DataplanesApplied, ack.DataplanesOfZone = d.Begun, d.Dataplanes, d.Applied, d.OfZone
-		}
-		return s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
+		m.owe(reply)
 	}
 	return nil
+}
+
+// acknowledge says what has been persisted, if that is due, and otherwise in how long it
+// is; zero while nothing is owed.
+func (s *session) acknowledge(ctx context.Context) (wait time.Duration, err error) {
+	m, now := s.replica.machine, time.Now()
+	due, wait := m.pace.Due(now)
+	if !due {
+		return wait, nil
+	}
+	ack := m.acknowledge(now)
+	if s.client.cfg.Authorities != nil {
+		ack.Authorities = s.client.cfg.Authorities()
+	}
+	if s.client.cfg.Draining != nil {
+		d := s.client.cfg.Draining()
+		ack.Draining, ack.Dataplanes, ack.DataplanesApplied, ack.DataplanesOfZone = d.Begun, d.Dataplanes, d.Applied, d.OfZone
+	}
+	return 0, s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
 }
 
 // gather takes frames until none waits, one fails, or the replica asks for a
@@ -195,7 +216,7 @@ func (s *session) gather(ctx context.Context, f *syncv1.GlobalFrame) (commits []
 		if c != nil {
 			commits = append(commits, c)
 		}
-		reply.ack, reply.hello = reply.ack || sig.ack, sig.hello
+		reply = reply.and(sig)
 		if err != nil || reply.hello || len(commits) >= frameBuffer {
 			return commits, reply, err
 		}

@@ -152,7 +152,7 @@ func (g *globalSim) catchUp() {
 		}
 		require.NoError(g.t, err)
 		for _, b := range batches {
-			require.NoError(g.t, g.feed.append(b))
+			require.NoError(g.t, g.feed.append(b, g.now))
 		}
 	}
 	at := g.feed.position()
@@ -308,7 +308,7 @@ func (z *zoneSim) receive(n int) (moved bool) {
 		f := z.down[0]
 		z.down, moved = z.down[1:], true
 		c, sig, err = m.receive(f, z.g.now)
-		reply.ack, reply.hello = reply.ack || sig.ack, sig.hello
+		reply = reply.and(sig)
 		if c != nil {
 			commits = append(commits, c)
 		}
@@ -329,7 +329,7 @@ func (z *zoneSim) receive(n int) (moved bool) {
 	case reply.hello:
 		z.sendHello(m.greet())
 	case reply.ack:
-		z.up = append(z.up, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}})
+		z.up = append(z.up, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge(z.g.now)}})
 	}
 	return moved
 }

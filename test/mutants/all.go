@@ -122,9 +122,19 @@ var all = []mutant{
 		name: "ack-while-writing", breaks: "I3: a zone acknowledges what is on its disk",
 		edits: []edit{{
 			"if err := s.replica.commit(commits); err != nil {",
-			"if n := len(commits); n > 0 {\n\t\tm.persisted(commits[n-1])\n\t\tif err := s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge()}}); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\tif err := s.replica.commit(commits); err != nil {",
+			"if n := len(commits); n > 0 {\n\t\tm.persisted(commits[n-1])\n\t\tif err := s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge(time.Now())}}); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\tif err := s.replica.commit(commits); err != nil {",
 		}},
 		pkg: "./internal/sync", run: "TestAcknowledgedWhenDurable",
+	},
+	{
+		name: "ack-put-off", breaks: "L4: what a zone puts off to acknowledge holds back no change",
+		edits: []edit{{" || consumed-p.acked >= ackBytes", ""}},
+		pkg:   "./internal/sync", run: "TestWindowIsAcknowledgedInTime",
+	},
+	{
+		name: "wait-unprompted", breaks: "L2: a client that waits for zones learns at once that they have a change",
+		edits: []edit{{"s.prompt(floor)", "_ = floor"}},
+		pkg:   "./internal/sync", run: "TestWaitIsAcknowledgedAtOnce",
 	},
 	{
 		name: "quarantine-outlives", breaks: "I3: a deletion takes the quarantined bytes with it",

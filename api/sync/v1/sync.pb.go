@@ -1119,7 +1119,8 @@ func (x *Chunk) GetTime() *timestamppb.Timestamp {
 
 // Bookmark says that everything up to revision has been sent, and what the
 // replica's digest must then be. Sent a second after anything else, and then every
-// three seconds while there is nothing else.
+// three seconds while there is nothing else; at once while the zone is waited for. A zone
+// acknowledges it at once.
 type Bookmark struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1181,7 +1182,8 @@ func (x *Bookmark) GetHead() uint64 {
 	return 0
 }
 
-// Ack says what a zone has persisted and published.
+// Ack says what a zone has persisted and published. Of changes that follow each other, it
+// may come a quarter of a second after the last Ack, or when 32 KiB are unacknowledged.
 type Ack struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
