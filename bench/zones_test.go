@@ -293,7 +293,7 @@ func (z *simulatedZone) stream(ctx context.Context, following func()) error {
 		return err
 	}
 	z.lease++
-	hello := &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: z.name, Instance: z.name, Lease: z.lease, Epoch: z.epoch, FromRevision: z.revision.Load()}
+	hello := &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: z.name, Instance: z.name, Lease: z.lease, Epoch: z.epoch, FromRevision: z.revision.Load(), Features: []string{zonesync.FeatureHeartbeat}}
 	if err := stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: hello}}); err != nil {
 		return err
 	}
@@ -373,16 +373,18 @@ func (a *acknowledgements) owe(consumed uint64, atOnce bool) error {
 func (a *acknowledgements) proceed() error {
 	now := time.Now()
 	due, wait := a.pace.Due(now)
-	switch {
-	case due:
+	if due {
 		a.pace.Acknowledged(now)
 		a.zone.all.acks.Add(1)
 		ack := &syncv1.Ack{Revision: a.zone.revision.Load(), Consumed: a.consumed, Epoch: a.zone.epoch}
-		return a.stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
-	case wait == 0:
-	case a.later == nil:
+		if err := a.stream.Send(&syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}}); err != nil {
+			return err
+		}
+		_, wait = a.pace.Due(now)
+	}
+	if a.later == nil {
 		a.later = time.AfterFunc(wait, a.putOff)
-	default:
+	} else {
 		a.later.Reset(wait)
 	}
 	return nil

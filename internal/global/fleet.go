@@ -209,24 +209,30 @@ func (d *fleet) trackSilent(silent []silentServer, learn bool) {
 // last time has little time to do so now.
 func (d *fleet) Status(ctx context.Context) fleetStatus {
 	d.mu.Lock()
-	silent := maps.Clone(d.silentSince)
+	known := maps.Clone(d.silentSince)
 	d.mu.Unlock()
-	return d.status(ctx, false, func(server string) time.Duration {
-		if _, known := silent[server]; known {
+	reports, silent := d.reports(ctx, false, func(server string) time.Duration {
+		if _, late := known[server]; late {
 			return silentTimeout
 		}
 		return surveyTimeout
 	})
+	return d.status(reports, silent)
 }
 
-// status is Status; when it is brief, without what zones on other servers could not
-// accept.
-func (d *fleet) status(ctx context.Context, brief bool, timeout func(server string) time.Duration) fleetStatus {
+// reports asks the other servers what they know of zones; when it is brief, without what
+// these could not accept.
+func (d *fleet) reports(ctx context.Context, brief bool, timeout func(server string) time.Duration) ([]zonesync.Report, []silentServer) {
 	reports, silent := d.survey(ctx, timeout, func(ctx context.Context, c peerv1.ZoneServiceClient, page *peerv1.Page) (*peerv1.ZoneReport, error) {
 		r, err := c.Zones(ctx, &peerv1.ZonesRequest{Page: page, Brief: brief})
 		return r.GetReport(), err
 	})
 	d.checkDivergence(reports)
+	return reports, silent
+}
+
+// status is what this server knows of zones, and others say of them.
+func (d *fleet) status(reports []zonesync.Report, silent []silentServer) fleetStatus {
 	c := fleetStatus{zones: d.zones.Zones(reports...), servers: map[resource.ZoneName]string{}, reports: reports, silent: silent}
 	c.instances = zonesync.Merge(append(reports, d.zones.Report())...)
 	for zone, instances := range c.instances {
@@ -460,8 +466,8 @@ func (d *fleet) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-tick.C:
-			found := d.status(ctx, true, func(string) time.Duration { return surveyTimeout })
-			d.zones.Balance(found.reports, len(found.silent) == 0, time.Now())
+			reports, silent := d.reports(ctx, true, func(string) time.Duration { return surveyTimeout })
+			d.zones.Balance(reports, len(silent) == 0, time.Now())
 		case <-ctx.Done():
 			return nil
 		}

@@ -9,11 +9,18 @@ const (
 	// ackBytes is how much a zone leaves unacknowledged at most. It is half of what a
 	// server sends a zone that has acknowledged nothing of it.
 	ackBytes = firstWindow / 2
+	// heartbeatEvery is how long a zone says nothing at most: to a server that hears nothing
+	// for staleAfter it is stale. One of an earlier release sends a bookmark before.
+	heartbeatEvery = 3250 * time.Millisecond
+	// FeatureHeartbeat is the feature of zones that say something every heartbeatEvery,
+	// whether they are sent anything or not: they are sent half as many bookmarks.
+	FeatureHeartbeat = "heartbeat"
 )
 
 // AckPace is when a zone acknowledges: at once when it has not lately, and otherwise when
-// ackEvery have passed since. What is not to wait is told to Owe. It has no clock. The zero
-// value is that of a zone which has acknowledged nothing.
+// ackEvery have passed since. What is not to wait is told to Owe. Without anything to
+// acknowledge it says after heartbeatEvery what it said before, as a sign of life. It has no
+// clock. The zero value is that of a zone which has acknowledged nothing since its Hello.
 type AckPace struct {
 	last     time.Time // of the last acknowledgement
 	acked    uint64    // the bytes that it was of
@@ -29,16 +36,20 @@ func (p *AckPace) Owe(consumed uint64, atOnce bool) {
 	p.atOnce = p.atOnce || atOnce || consumed-p.acked >= ackBytes
 }
 
-// Due reports whether the zone is to acknowledge now, or else in how long; zero is never,
-// unless something else is owed until then.
+// Due reports whether the zone is to acknowledge now, or else in how long, unless more is
+// owed until then; zero is never.
 func (p *AckPace) Due(now time.Time) (due bool, wait time.Duration) {
-	if !p.owed {
-		return false, 0
-	}
-	if wait = p.last.Add(ackEvery).Sub(now); p.atOnce || wait <= 0 {
+	switch {
+	case p.atOnce:
 		return true, 0
+	case p.owed:
+		wait = p.last.Add(ackEvery).Sub(now)
+	case p.last.IsZero():
+		return false, 0 // the server has yet to answer the Hello
+	default:
+		wait = p.last.Add(heartbeatEvery).Sub(now)
 	}
-	return false, wait
+	return wait <= 0, max(wait, 0)
 }
 
 // Acknowledged notes that the zone acknowledges everything owed.

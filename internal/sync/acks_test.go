@@ -20,11 +20,15 @@ import (
 
 // TestAckPace: whatever a zone is sent and when, what is owed waits no longer than ackEvery
 // since the acknowledgement before, less than ackBytes wait at any time, what is not to wait
-// does not, and nothing else is acknowledged within ackEvery.
+// does not, and nothing else is acknowledged within ackEvery; where nothing is owed, there is
+// a heartbeat after heartbeatEvery.
 func TestAckPace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_800_000_000, 0)
 		var p AckPace
+		due, wait := p.Due(now)
+		require.False(t, due, "there was no Welcome")
+		require.Zero(t, wait)
 		var last time.Time
 		var consumed, acked uint64
 		for range rapid.IntRange(1, 100).Draw(t, "frames") {
@@ -32,53 +36,73 @@ func TestAckPace(t *testing.T) {
 			atOnce := rapid.IntRange(0, 9).Draw(t, "at once") == 0
 			consumed += size
 			p.Owe(consumed, atOnce)
-			for passes := rapid.Int64Range(0, int64(2*ackEvery)).Draw(t, "passes"); ; {
+			for passes := rapid.SampledFrom([]time.Duration{0, ackEvery / 7, ackEvery, 3 * heartbeatEvery}).Draw(t, "passes"); ; {
 				due, wait := p.Due(now)
-				forced := atOnce || consumed-acked >= ackBytes
-				owed := consumed > acked
-				require.Equal(t, owed && (forced || now.Sub(last) >= ackEvery), due)
+				every := heartbeatEvery
+				if consumed > acked {
+					every = ackEvery
+				}
+				require.Equal(t, atOnce || consumed-acked >= ackBytes || now.Sub(last) >= every, due)
 				if due {
 					p.Acknowledged(now)
 					last, acked, atOnce = now, consumed, false
 					continue
 				}
-				require.Equal(t, owed, wait > 0, "what is owed has a time")
-				if owed {
-					require.Equal(t, last.Add(ackEvery), now.Add(wait))
-				}
-				step := passes
-				if owed {
-					step = min(step, int64(wait))
-				}
+				require.Equal(t, last.Add(every), now.Add(wait))
+				step := min(passes, wait)
 				if passes -= step; step == 0 {
 					break
 				}
-				now = now.Add(time.Duration(step))
+				now = now.Add(step)
 			}
 		}
 	})
 }
 
-// countAcks counts the acknowledgements that a zone sends.
-func countAcks(n *atomic.Int64) zoneOption {
+// counted are the frames of a zone's connections.
+type counted struct {
+	acks, bookmarks atomic.Int64
+	// before, unless nil, is called with each frame that the zone sends.
+	before func(*syncv1.ZoneFrame)
+}
+
+func (n *counted) reset() {
+	n.acks.Store(0)
+	n.bookmarks.Store(0)
+}
+
+// count counts the frames of a zone.
+func (n *counted) count() zoneOption {
 	return func(_ *ReplicaConfig, cc *ClientConfig) {
 		cc.DialOptions = append(cc.DialOptions, grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			stream, err := streamer(ctx, desc, conn, method, opts...)
-			return ackCounter{stream, n}, err
+			return countedStream{stream, n}, err
 		}))
 	}
 }
 
-type ackCounter struct {
+type countedStream struct {
 	grpc.ClientStream
-	n *atomic.Int64
+	n *counted
 }
 
-func (c ackCounter) SendMsg(m any) error {
-	if f, ok := m.(*syncv1.ZoneFrame); ok && f.GetAck() != nil {
-		c.n.Add(1)
+func (c countedStream) SendMsg(m any) error {
+	f := m.(*syncv1.ZoneFrame)
+	if f.GetAck() != nil {
+		c.n.acks.Add(1)
+	}
+	if c.n.before != nil {
+		c.n.before(f)
 	}
 	return c.ClientStream.SendMsg(m)
+}
+
+func (c countedStream) RecvMsg(m any) error {
+	err := c.ClientStream.RecvMsg(m)
+	if m.(*syncv1.GlobalFrame).GetBookmark() != nil {
+		c.n.bookmarks.Add(1)
+	}
+	return err
 }
 
 // TestChangesShareAcknowledgements: a change is acknowledged at once, and changes that follow
@@ -87,22 +111,22 @@ func (c ackCounter) SendMsg(m any) error {
 func TestChangesShareAcknowledgements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		var acks atomic.Int64
-		z := c.zone("east", t.TempDir(), countAcks(&acks))
+		var n counted
+		z := c.zone("east", t.TempDir(), n.count())
 		c.synced(z)
 		<-time.After(5 * time.Second)
-		write := func(n int) { c.write(put(policyKey("p"), fmt.Sprintf(`{"n":%d}`, n))) }
+		write := func(i int) { c.write(put(policyKey("p"), fmt.Sprintf(`{"n":%d}`, i))) }
 
-		acks.Store(0)
+		n.reset()
 		write(0)
 		synctest.Wait()
-		require.EqualValues(t, 1, acks.Load(), "the first at once")
+		require.EqualValues(t, 1, n.acks.Load(), "the first at once")
 		require.Equal(t, c.global.applied, c.state("east").Revision)
 
 		const changes, every, runs = 500, 5 * time.Millisecond, 500 * 5 * time.Millisecond
-		acks.Store(0)
-		for n := range changes {
-			write(n + 1)
+		n.reset()
+		for i := range changes {
+			write(i + 1)
 			<-time.After(every)
 			synctest.Wait()
 			require.Equal(t, c.global.applied, z.store.Revision(), "every change is there at once")
@@ -110,15 +134,15 @@ func TestChangesShareAcknowledgements(t *testing.T) {
 			require.Zero(t, c.state("east").Lag)
 		}
 		bookmarks := int64(runs/c.server.pacing.bookmarkEvery) + 1
-		require.LessOrEqual(t, acks.Load(), int64(runs/ackEvery)+1+bookmarks)
+		require.LessOrEqual(t, n.acks.Load(), int64(runs/ackEvery)+1+bookmarks)
 		<-time.After(ackEvery)
 		synctest.Wait()
 		require.Equal(t, c.global.applied, c.state("east").Revision, "without being asked")
 
 		blocked := make(chan struct{})
 		c.writing.Store(&blocked)
-		for n := range 2 * int(withheldFor/every) {
-			write(changes + n + 1)
+		for i := range 2 * int(withheldFor/every) {
+			write(changes + i + 1)
 			<-time.After(every)
 		}
 		require.Equal(t, ZoneLagging, c.state("east").State, "it does not keep up")
@@ -159,23 +183,23 @@ func TestLagOfOneChange(t *testing.T) {
 func TestWaitIsAcknowledgedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		var acks atomic.Int64
-		east, west := c.zone("east", t.TempDir(), countAcks(&acks)), c.zone("west", t.TempDir())
+		var n counted
+		east, west := c.zone("east", t.TempDir(), n.count()), c.zone("west", t.TempDir())
 		c.synced(east)
 		c.synced(west)
 		<-time.After(5 * time.Second)
-		acks.Store(0)
+		n.reset()
 		began := time.Now()
-		for n := range 20 {
-			c.write(put(policyKey("p"), fmt.Sprintf(`{"n":%d}`, n)))
+		for i := range 20 {
+			c.write(put(policyKey("p"), fmt.Sprintf(`{"n":%d}`, i)))
 			synctest.Wait() // the zones have it, and have acknowledged the first only
 			require.NoError(t, c.server.WaitApplied(t.Context(), c.global.applied))
 		}
 		require.Zero(t, time.Since(began))
-		require.LessOrEqual(t, acks.Load(), int64(20+1), "one for each wait")
-		acks.Store(0)
-		<-time.After(c.server.pacing.quietEvery - time.Second)
-		require.Zero(t, acks.Load(), "there is nothing left to say")
+		require.LessOrEqual(t, n.acks.Load(), int64(20+1), "one for each wait")
+		n.reset()
+		<-time.After(heartbeatEvery - time.Second)
+		require.Zero(t, n.acks.Load(), "there is nothing left to say")
 		east.stop()
 		west.stop()
 		c.stop()

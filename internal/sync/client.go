@@ -60,7 +60,7 @@ const (
 	backoffFirst = 100 * time.Millisecond
 	backoffMost  = 10 * time.Second
 	// silenceAfter is how long the global may say nothing: it says something
-	// every three seconds.
+	// every six seconds.
 	silenceAfter = 10 * time.Second
 	// connectTimeout bounds an attempt to connect while there are other servers
 	// to try.

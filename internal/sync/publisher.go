@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -28,6 +29,7 @@ const (
 type pacing struct {
 	bookmarkEvery time.Duration // between bookmarks while caught up and something happens
 	quietEvery    time.Duration // between bookmarks while nothing happens
+	signedEvery   time.Duration // the same, of zones that send heartbeats
 	align         time.Duration // bookmarks of many zones are due together, at multiples of it
 	stallAfter    time.Duration // without progress while something is outstanding
 	behindGrace   time.Duration // for this server to reach the zone's revision
@@ -42,6 +44,7 @@ func defaultPacing() pacing {
 	return pacing{
 		bookmarkEvery: time.Second,
 		quietEvery:    3 * time.Second,
+		signedEvery:   6 * time.Second,
 		align:         250 * time.Millisecond,
 		stallAfter:    time.Minute,
 		behindGrace:   2 * time.Second,
@@ -129,6 +132,7 @@ type publisher struct {
 
 	acked      resource.Revision
 	bookmarked time.Time
+	signs      bool // the zone sends heartbeats
 	// told is when the zone was first told anything since the last bookmark; zero when it
 	// was not. awaited: the zone is to say something every second, whatever happens.
 	told    time.Time
@@ -156,6 +160,7 @@ func (p *publisher) greet(h *syncv1.Hello, now time.Time) error {
 	p.close()
 	p.hellos++
 	p.hello, p.queue, p.coalesced = h, p.oneFrame[:0], nil
+	p.signs = slices.Contains(h.Features, FeatureHeartbeat)
 	p.sent, p.consumed, p.burst, p.acked, p.prompted = 0, 0, 0, 0, 0
 	p.window = p.pacing.window
 	if h.Window > 0 {
@@ -319,6 +324,9 @@ func (p *publisher) bookmarkAt() time.Time {
 		return p.bookmarked
 	}
 	due := p.bookmarked.Add(p.pacing.quietEvery)
+	if p.signs {
+		due = p.bookmarked.Add(p.pacing.signedEvery)
+	}
 	if p.awaited || p.feed.position().head > p.cursor {
 		due = p.bookmarked.Add(p.pacing.bookmarkEvery)
 	} else if soon := p.told.Add(p.pacing.bookmarkEvery); !p.told.IsZero() && soon.Before(due) {

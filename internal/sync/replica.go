@@ -161,7 +161,7 @@ func (r *replica) greet() *syncv1.Hello {
 		Protocol: protocolVersion, MinProtocol: minProtocolVersion,
 		Zone: string(r.zone), Instance: r.instance, Lease: r.lease, Version: r.version,
 		FromRevision: uint64(r.revision), Window: zoneWindow,
-		Repair: r.damaged || r.failed > 0, Quarantined: uint64(len(r.bad)), Features: []string{featureDrain},
+		Repair: r.damaged || r.failed > 0, Quarantined: uint64(len(r.bad)), Features: []string{featureDrain, FeatureHeartbeat},
 	}
 	if r.epoch != (store.Epoch{}) && !r.adopt {
 		h.Epoch = epochTo(r.epoch)

@@ -189,8 +189,8 @@ func (s *session) step(ctx context.Context, f *syncv1.GlobalFrame) error {
 	return nil
 }
 
-// acknowledge says what has been persisted, if that is due, and otherwise in how long it
-// is; zero while nothing is owed.
+// acknowledge says what has been persisted, if that is due, and returns in how long it is
+// the next time; zero is never.
 func (s *session) acknowledge(ctx context.Context) (wait time.Duration, err error) {
 	m, now := s.replica.machine, time.Now()
 	due, wait := m.pace.Due(now)
@@ -205,7 +205,8 @@ func (s *session) acknowledge(ctx context.Context) (wait time.Duration, err erro
 		d := s.client.cfg.Draining()
 		ack.Draining, ack.Dataplanes, ack.DataplanesApplied, ack.DataplanesOfZone = d.Begun, d.Dataplanes, d.Applied, d.OfZone
 	}
-	return 0, s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
+	_, wait = m.pace.Due(now)
+	return wait, s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
 }
 
 // gather takes frames until none waits, one fails, or the replica asks for a

@@ -178,6 +178,18 @@ func TestBookmarksWhenDue(t *testing.T) {
 	require.Equal(t, p.pacing.bookmarkEvery, due())
 	p.awaited = false
 	require.Equal(t, p.pacing.quietEvery, due())
+
+	require.NoError(t, p.greet(&syncv1.Hello{Protocol: protocolVersion, MinProtocol: minProtocolVersion, Zone: "east", Instance: "i", Features: []string{FeatureHeartbeat}}, now))
+	n, _ = frames()
+	require.Equal(t, 1, n)
+	due() // the first follows the state that it was sent
+	require.Equal(t, p.pacing.signedEvery, due(), "it sends heartbeats")
+	now = now.Add(2 * time.Second)
+	g.write(put(policyKey("c"), `{}`))
+	frames()
+	require.Equal(t, p.pacing.bookmarkEvery, due())
+	p.awaited = true
+	require.Equal(t, p.pacing.bookmarkEvery, due())
 }
 
 // TestAcksThatChangeNothing wake no writer: one does when the zone was sent all that it may
@@ -269,13 +281,26 @@ func TestABookmarkCostsOneFrame(t *testing.T) {
 	})
 }
 
-// TestHeartbeat: an idle stream carries a bookmark and an Ack every three seconds; a zone
-// that hears nothing for ten connects again.
+// TestHeartbeat: an idle stream carries an Ack every three seconds and a bookmark every six,
+// or every three from a server of an earlier release; a zone that hears nothing for ten
+// connects again.
 func TestHeartbeat(t *testing.T) {
+	t.Run("of this release", func(t *testing.T) { testHeartbeat(t, defaultPacing().signedEvery, nil) })
+	t.Run("of an earlier server", func(t *testing.T) {
+		testHeartbeat(t, defaultPacing().quietEvery, func(f *syncv1.ZoneFrame) {
+			if h := f.GetHello(); h != nil {
+				h.Features = nil // it does not know what they mean
+			}
+		})
+	})
+}
+
+func testHeartbeat(t *testing.T, bookmarks time.Duration, before func(*syncv1.ZoneFrame)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		var hung atomic.Bool
-		z := c.zone("east", t.TempDir(), func(_ *ReplicaConfig, cc *ClientConfig) {
+		n := counted{before: before}
+		z := c.zone("east", t.TempDir(), n.count(), func(_ *ReplicaConfig, cc *ClientConfig) {
 			cc.DialOptions = append(cc.DialOptions, grpc.WithContextDialer(func(ctx context.Context, a string) (net.Conn, error) {
 				conn, err := c.dial(ctx, a)
 				return dialtest.Hanging(conn, hung.Load), err
@@ -283,24 +308,22 @@ func TestHeartbeat(t *testing.T) {
 		})
 		c.synced(z)
 		<-time.After(2 * time.Second) // the bookmark after the change
-		quiet, contacts, last := defaultPacing().quietEvery, 0, time.Time{}
+		n.reset()
 		for range 60 {
 			<-time.After(500 * time.Millisecond)
 			synctest.Wait()
-			seen := c.state("east").LastSeen
-			if !seen.Equal(last) {
-				contacts, last = contacts+1, seen
-			}
-			require.LessOrEqual(t, time.Since(seen), quiet)
+			require.LessOrEqual(t, time.Since(c.state("east").LastSeen), heartbeatEvery)
 			require.Equal(t, ZoneInSync, c.state("east").State)
 		}
-		require.LessOrEqual(t, contacts, int(30*time.Second/quiet)+2, "nothing happens, and little is said")
-		require.Less(t, quiet+time.Second, staleAfter, "an answer may take a second")
-		require.Less(t, 2*quiet, silenceAfter, "of this release, and of every one before it")
+		require.InDelta(t, 30*time.Second/bookmarks, n.bookmarks.Load(), 1)
+		require.InDelta(t, 30*time.Second/(3*time.Second), n.acks.Load(), 1, "nothing happens, and little is said")
+		require.Less(t, heartbeatEvery+time.Second, staleAfter, "a heartbeat may take a second")
+		require.Less(t, bookmarks+3*time.Second, silenceAfter, "and a bookmark three")
 		hung.Store(true) // the network swallows everything, both ways
-		<-time.After(staleAfter + 2*time.Second)
+		<-time.After(staleAfter + 1)
+		synctest.Wait()
 		require.Equal(t, ZoneStale, c.state("east").State)
-		<-time.After(silenceAfter - staleAfter)
+		<-time.After(silenceAfter - staleAfter + time.Second)
 		require.False(t, z.client.Status().Connected)
 		require.Contains(t, z.client.Status().LastError, "nothing received")
 		hung.Store(false)
@@ -545,7 +568,7 @@ func TestServedDiffers(t *testing.T) {
 		at := z.store.View()
 		require.NoError(t, z.store.Reset(&store.Snapshot{Revision: at.Revision(), Time: at.Time(), Epoch: at.Epoch(), Resources: slices.Collect(at.All())[:1]}))
 		require.Equal(t, 1, z.store.View().Len())
-		<-time.After(5 * time.Second)
+		<-time.After(defaultPacing().signedEvery + time.Second)
 		require.Equal(t, 2, z.store.View().Len())
 		require.Equal(t, at.Revision(), z.store.Revision())
 		z.stop()

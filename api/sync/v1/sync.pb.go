@@ -518,10 +518,12 @@ func (x *Epoch) GetNonce() uint64 {
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Highest and lowest protocol version spoken.
-	Protocol    uint32   `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	MinProtocol uint32   `protobuf:"varint,2,opt,name=min_protocol,json=minProtocol,proto3" json:"min_protocol,omitempty"`
-	Features    []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
-	Zone        string   `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`
+	Protocol    uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	MinProtocol uint32 `protobuf:"varint,2,opt,name=min_protocol,json=minProtocol,proto3" json:"min_protocol,omitempty"`
+	// "drain": it can be told to drain. "heartbeat": it sends an Ack every three seconds,
+	// whatever it is sent.
+	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
+	Zone     string   `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`
 	// Names the replica's disk; two connections with one instance are one replica
 	// that reconnected.
 	Instance string `protobuf:"bytes,5,opt,name=instance,proto3" json:"instance,omitempty"`
@@ -1119,8 +1121,8 @@ func (x *Chunk) GetTime() *timestamppb.Timestamp {
 
 // Bookmark says that everything up to revision has been sent, and what the
 // replica's digest must then be. Sent a second after anything else, and then every
-// three seconds while there is nothing else; at once while the zone is waited for. A zone
-// acknowledges it at once.
+// three seconds while there is nothing else, or every six to a zone with the feature
+// "heartbeat"; at once while the zone is waited for. A zone acknowledges it at once.
 type Bookmark struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1184,6 +1186,7 @@ func (x *Bookmark) GetHead() uint64 {
 
 // Ack says what a zone has persisted and published. Of changes that follow each other, it
 // may come a quarter of a second after the last Ack, or when 32 KiB are unacknowledged.
+// Without any, it may come again as a sign of life.
 type Ack struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
