@@ -343,7 +343,9 @@ func (c *chain) syncLocked() error {
 	if c.file == nil || c.head.Seq == 0 {
 		return nil
 	}
-	if c.synced != c.head.Seq {
+	if c.synced == c.head.Seq {
+		c.unsynced = nil // nothing was written since the last sync
+	} else {
 		if err := c.file.Sync(); err != nil {
 			return fmt.Errorf("sync the audit log: %w", err)
 		}

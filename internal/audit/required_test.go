@@ -229,3 +229,17 @@ func BenchmarkPropose(b *testing.B) {
 		}
 	}
 }
+
+// What is kept until it is on disk takes about as much memory as the last time, and none once
+// nothing is written any more.
+func TestUnsyncedRecordsTakeNoMemoryAtRest(t *testing.T) {
+	l := open(t, config(t.TempDir()))
+	l.Write(write("a"))
+	kept := len(l.writes.unsynced)
+	require.NotZero(t, kept)
+	l.flush()
+	require.Empty(t, l.writes.unsynced)
+	require.Equal(t, kept, cap(l.writes.unsynced))
+	l.flush()
+	require.Nil(t, l.writes.unsynced)
+}
