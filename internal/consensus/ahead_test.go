@@ -6,10 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
-	"meridian/internal/consensus"
 	"meridian/internal/store"
 	"meridian/test/simnet"
 )
@@ -94,30 +92,5 @@ func TestALeaderLosesWhatItHasSent(t *testing.T) {
 			require.Equal(t, "2", s.read(t, "k"), s.name)
 		}
 		c.alike(c.running()...)
-	})
-}
-
-// TestAFormerLeaderConfirmsWhatIsOnItsDisk: a server that has written an entry as the
-// leader looks at a message of another leader, of whose log the entry is a part, once it is
-// on its disk.
-func TestAFormerLeaderConfirmsWhatIsOnItsDisk(t *testing.T) {
-	bubble(t, func(t *testing.T, c *cluster) {
-		leader, _, written := slowLeader(c)
-		status := leader.node.Status()
-		looked := make(chan bool)
-		go func() {
-			_, forRaft := consensus.Screen(leader.node, raft.RPC{Command: &raft.AppendEntriesRequest{
-				Term: status.Term + 1, PrevLogEntry: uint64(status.Last), PrevLogTerm: status.Term,
-			}})
-			looked <- forRaft
-		}()
-		select {
-		case <-looked:
-			require.Fail(t, "it is on no disk here")
-		case <-time.After(2 * time.Second):
-		}
-		leader.disk.Slow(0, 0)
-		require.True(t, <-looked)
-		require.NoError(t, <-written)
 	})
 }

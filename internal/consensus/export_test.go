@@ -1,10 +1,6 @@
 package consensus
 
-import (
-	"time"
-
-	"github.com/hashicorp/raft"
-)
+import "time"
 
 // CutFinely makes a server's restores take many parts.
 func CutFinely(n *Node) { n.restorer.restorePart = 1 << 10 }
@@ -19,6 +15,3 @@ func SlowWrites(n *Node, took time.Duration) {
 
 // CutOff closes a server's connections and its listener at once.
 func CutOff(n *Node) error { return n.network.Close() }
-
-// Screen has a server look at a message as it does before raft gets it.
-func Screen(n *Node, rpc raft.RPC) (raft.RPC, bool) { return n.screen(rpc) }

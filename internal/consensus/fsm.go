@@ -79,7 +79,7 @@ func (f fsm) Apply(entry *raft.Log) any {
 	}
 	if f.synced != nil {
 		if err := f.synced(entry.Index); err != nil {
-			return err // the storage has failed, for good
+			return f.halted.at(fmt.Errorf("entry %d of the log is not applied: %w", entry.Index, err))
 		}
 	}
 	if f.complete != nil {

@@ -109,11 +109,22 @@ func (n *core) proposeEmpty() error {
 	if err != nil {
 		return fmt.Errorf("empty batch: %w", err)
 	}
-	if err := n.answer(n.raft.Apply(command, n.cfg.ApplyTimeout)); err != nil {
+	if err := n.apply(command); err != nil {
 		return fmt.Errorf("empty batch: %w", n.proposeError(err))
 	}
 	n.transferring.accepted()
 	return nil
+}
+
+// apply writes a command, and returns once it is applied here. It fails, too, when the state
+// machine could not apply it.
+func (n *core) apply(command []byte) error {
+	future := n.raft.Apply(command, n.cfg.ApplyTimeout)
+	if err := n.answer(future); err != nil {
+		return err
+	}
+	err, _ := future.Response().(error)
+	return err
 }
 
 // answer returns raft's answer, or ErrClosed when this server stops: without a
@@ -150,7 +161,7 @@ func (n *core) nameEpoch() error {
 	if err != nil {
 		return fmt.Errorf("name the first epoch: %w", err)
 	}
-	if err := n.answer(n.raft.Apply(command, n.cfg.ApplyTimeout)); err != nil {
+	if err := n.apply(command); err != nil {
 		return fmt.Errorf("name the first epoch: %w", err)
 	}
 	return nil

@@ -457,6 +457,29 @@ func TestUndecodableEntryStops(t *testing.T) {
 	}
 }
 
+// TestNothingIsAppliedAfterALostEntry: after an entry that could not be brought to the disk,
+// no other one is applied, whatever becomes of that.
+func TestNothingIsAppliedAfterALostEntry(t *testing.T) {
+	var told []error
+	st := store.New(store.DefaultOptions())
+	lost := errors.New("the disk is gone")
+	f := fsm{
+		st: st, halted: &halted{tell: func(err error) { told = append(told, err) }},
+		synced: func(index uint64) error {
+			if index == 3 {
+				return lost
+			}
+			return nil
+		},
+	}
+	command, err := store.EncodeCommand(store.Txn{SetEpoch: &store.Epoch{ClusterID: "c", Incarnation: 1}})
+	require.NoError(t, err)
+	require.ErrorIs(t, f.Apply(&raft.Log{Index: 3, Data: command}).(error), lost)
+	require.ErrorIs(t, f.Apply(&raft.Log{Index: 4, Data: command}).(error), lost)
+	require.Zero(t, st.Revision())
+	require.Len(t, told, 1)
+}
+
 // TestOneServerStartsAtOnce: it does not wait for a heartbeat timeout.
 func TestOneServerStartsAtOnce(t *testing.T) {
 	cfg := testConfig(t.TempDir())

@@ -39,7 +39,6 @@ func (n *core) screen(rpc raft.RPC) (raft.RPC, bool) {
 		}
 	case *raft.AppendEntriesRequest:
 		if request.PrevLogEntry > 0 || len(request.Entries) > 0 {
-			n.log.Settle() // what this server wrote as a leader: raft takes a copy for one on disk
 			rpc.Command = n.log.Overlap(request)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 // has it write first: it takes entries for written, counts its own copy towards the
 // majority and sends them once StoreLogs has returned. So StoreLogs returns early on a
 // leader, and what follows from its copy waits until that is on disk: nothing of it is
-// applied (Synced) and no follower is told that it is committed (OnDisk). A server that
-// leads no more waits before it answers another leader (Settle), which may take the
-// answer for a copy on disk.
+// applied (Synced) and no follower is told that it is committed (OnDisk). The next
+// StoreLogs waits, too: so another leader, which counts the copies of entries of its own
+// term only, is not answered before.
 //
 // Changes of membership, and the first entry of a term, are on disk before they are
 // sent: raft itself acts on their being committed.
@@ -28,7 +28,7 @@ type ahead struct {
 
 // mayRunAhead reports whether StoreLogs may return before entries are on disk.
 func (s *Log) mayRunAhead(logs []*raft.Log) bool {
-	if s.host == nil || !s.running.Load() || !s.host.Leads() || s.host.OnlyVoter() {
+	if len(logs) == 0 || s.host == nil || !s.running.Load() || !s.host.Leads() || s.host.OnlyVoter() {
 		return false
 	}
 	for _, log := range logs {
@@ -72,14 +72,17 @@ func (s *Log) Settle() {
 	}
 }
 
-// Synced returns once the entry at an index is on disk. It fails when the storage has
-// failed, and the node is being closed.
+// Synced returns once the entry at an index is on disk. It fails when it could not be brought
+// there, once the node is being closed.
 func (s *Log) Synced(index uint64) error {
 	ahead := s.isAhead()
 	if ahead.first == 0 || index < ahead.first {
 		return nil
 	}
 	<-ahead.ended
+	if s.OnDisk(index) == index {
+		return nil
+	}
 	return s.Failure()
 }
 

@@ -148,3 +148,28 @@ func TestASyncThatFailsBehindALeader(t *testing.T) {
 		require.EqualValues(t, 10, log.OnDisk(12))
 	})
 }
+
+// TestASyncThatEndsWellBesideAFailure: another failure of the storage says nothing about
+// entries whose sync ends well. One of them that was taken for lost would not be applied,
+// and the next one would.
+func TestASyncThatEndsWellBesideAFailure(t *testing.T) {
+	heldSync(t, func(t *testing.T, log *Log, _ *leading, end chan error) {
+		require.NoError(t, log.StoreLogs(entries(11, 12)))
+		synced := begun(func() error { return log.Synced(11) })
+		require.ErrorIs(t, log.report(errNoPower), errNoPower)
+		end <- nil
+		require.NoError(t, <-synced)
+		require.NoError(t, log.Synced(12))
+	})
+}
+
+// TestNothingIsWritten: a call without entries leaves nothing behind.
+func TestNothingIsWritten(t *testing.T) {
+	heldSync(t, func(t *testing.T, log *Log, _ *leading, end chan error) {
+		close(end)
+		require.NoError(t, log.StoreLogs(nil))
+		require.NoError(t, log.StoreLogs(entries(11, 11)))
+		log.Settle()
+		require.EqualValues(t, 11, log.OnDisk(11))
+	})
+}
