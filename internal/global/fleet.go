@@ -90,6 +90,39 @@ type fleetStatus struct {
 	reports []zonesync.Report
 	// silentServer are the servers that did not answer, by name.
 	silent []silentServer
+	// newest is the newest revision that changed anything for zones, and answered what zones
+	// have said since that they hold.
+	newest   resource.Revision
+	answered *zoneRevisions
+}
+
+// zoneRevisions are revisions of zones. Nil keeps none.
+type zoneRevisions struct {
+	mu sync.Mutex
+	of map[resource.ZoneName]resource.Revision
+}
+
+// note keeps the revision that an answer of a zone is of, 0 where it does not say.
+func (z *zoneRevisions) note(zone resource.ZoneName, at resource.Revision) {
+	if z == nil || at == 0 {
+		return
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if before, known := z.of[zone]; !known || at < before {
+		z.of[zone] = at
+	}
+}
+
+// before reports whether an answer of a zone was older than a revision, and of which it was.
+func (z *zoneRevisions) before(zone resource.ZoneName, revision resource.Revision) (at resource.Revision, older bool) {
+	if z == nil {
+		return 0, false
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	at, known := z.of[zone]
+	return at, known && at < revision
 }
 
 // silentServer is a server that did not answer.
@@ -112,7 +145,8 @@ func (c fleetStatus) notes() []string {
 }
 
 // absent returns the servers that were not asked, and the enabled zones that an
-// answer about all zones lacks or shows as they were before.
+// answer about all zones lacks or shows as they were before. A zone that has answered has
+// said what it holds; it may be in sync by what it has acknowledged (see zonesync.Instance).
 func (c fleetStatus) absent() []answer.Absence {
 	var absent []answer.Absence
 	for _, u := range c.silent {
@@ -120,12 +154,15 @@ func (c fleetStatus) absent() []answer.Absence {
 	}
 	for _, z := range c.zones {
 		_, connected := c.servers[z.Name]
+		at, behind := c.answered.before(z.Name, c.newest)
 		switch {
 		case z.State == stateDisabled:
 		case !connected:
 			absent = append(absent, answer.Absence{Zone: z.Name, Reason: string(z.State)})
 		case z.State != zonesync.ZoneInSync:
 			absent = append(absent, answer.Absence{Zone: z.Name, Reason: fmt.Sprintf("%s, at revision %d", z.State, z.Revision)})
+		case behind:
+			absent = append(absent, answer.Absence{Zone: z.Name, Reason: fmt.Sprintf("%s, at revision %d", zonesync.ZoneLagging, at)})
 		}
 	}
 	return absent
@@ -234,7 +271,12 @@ func (d *fleet) reports(ctx context.Context, brief bool, timeout func(server str
 // status is what this server knows of zones, and others say of them.
 func (d *fleet) status(reports []zonesync.Report, silent []silentServer) fleetStatus {
 	c := fleetStatus{zones: d.zones.Zones(reports...), servers: map[resource.ZoneName]string{}, reports: reports, silent: silent}
-	c.instances = zonesync.Merge(append(reports, d.zones.Report())...)
+	own := d.zones.Report()
+	c.newest, c.answered = own.Newest, &zoneRevisions{of: map[resource.ZoneName]resource.Revision{}}
+	for _, r := range reports {
+		c.newest = max(c.newest, r.Newest)
+	}
+	c.instances = zonesync.Merge(append(reports, own)...)
 	for zone, instances := range c.instances {
 		best := slices.MaxFunc(instances, func(a, b zonesync.Instance) int {
 			if a.Silent() != b.Silent() {

@@ -377,6 +377,9 @@ func (s *inspectService) ask(ctx context.Context, zone resource.ZoneName, known 
 	if req.GetAt() != nil && response.GetAtRevision() != req.GetAt().GetRevision() {
 		return nil, rpcerr.New(rpcerr.Unsupported, "NO_PAST", "zone %q runs a release that cannot answer about earlier states: upgrade it", zone)
 	}
+	if req.GetAt() == nil {
+		known.answered.note(zone, resource.Revision(response.GetAsOf()))
+	}
 	return &response, nil
 }
 

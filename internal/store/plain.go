@@ -37,8 +37,9 @@ func decodePlain(data []byte) (txn Txn, ok bool) {
 	return txn, true
 }
 
-// restampPlain is Restamp of a Command that decodePlain decodes and that has no batches; false
-// for any other. Of its bytes, only those of its time are written anew.
+// restampPlain is Restamp of a Command without batches that writes and deletes resources and
+// nothing else, as this release encodes it; false for any other. Of its bytes, only those of
+// its time are written anew: what it returns decodes to what restampAny returns.
 func restampPlain(data []byte, at time.Time) ([]byte, Scope, bool) {
 	id, rest := plainFirst(data, 1)
 	before, rest := plainFirst(rest, 2)

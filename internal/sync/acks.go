@@ -10,7 +10,7 @@ const (
 	// server sends a zone that has acknowledged nothing of it.
 	ackBytes = firstWindow / 2
 	// heartbeatEvery is how long a zone says nothing at most: to a server that hears nothing
-	// for staleAfter it is stale. One of an earlier release sends a bookmark before.
+	// for staleAfter it is stale. A server of an earlier release sends a bookmark before.
 	heartbeatEvery = 3250 * time.Millisecond
 	// FeatureHeartbeat is the feature of zones that say something every heartbeatEvery,
 	// whether they are sent anything or not: they are sent half as many bookmarks.

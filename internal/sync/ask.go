@@ -28,7 +28,7 @@ var ErrZoneSilent = errors.New("the zone is connected and does not answer")
 
 const (
 	// silentAfter is after how long without a word an instance counts as silent: it
-	// says something every three seconds.
+	// says something every heartbeatEvery.
 	silentAfter = staleAfter
 	// askedGrace is how long a question waits for the zone to send anything: while one
 	// waits it says something every second.

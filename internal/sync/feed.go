@@ -71,12 +71,13 @@ type encodedBatches struct {
 }
 
 // Estimates of what an entry and an operation keep alive besides the encoded
-// bytes, and of what is encoded besides the resources: small batches are mostly that.
+// bytes, and, of what is not encoded yet, besides the resources: small batches are mostly
+// that. What a resource keeps decoded is not counted.
 const (
 	entryOverhead = 216
 	opOverhead    = 80
 	batchEncoding = 32
-	opEncoding    = 48
+	opEncoding    = 160
 )
 
 // footprint is the memory that the feed needs for a batch, in bytes.
@@ -312,7 +313,8 @@ func (f *feed) lag(r resource.Revision, epoch store.Epoch) uint64 {
 }
 
 // withheld reports whether a zone that acknowledged a revision last, at a time, may have
-// everything and not have said so yet: it puts acknowledgements off for ackEvery.
+// everything and not have said so yet: it puts acknowledgements off for ackEvery, and they may
+// take as long again.
 func (f *feed) withheld(r resource.Revision, epoch store.Epoch, last, now time.Time) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -320,7 +322,7 @@ func (f *feed) withheld(r resource.Revision, epoch store.Epoch, last, now time.T
 		return false
 	}
 	oldest, newest := f.entries[f.searchLocked(r)], f.entries[len(f.entries)-1]
-	return now.Sub(oldest.added) < withheldFor && newest.added.Sub(last) < ackEvery
+	return now.Sub(oldest.added) < withheldFor && newest.added.Sub(last) < 2*ackEvery
 }
 
 // floor is the newest revision up to r at which a synced kind changed: a

@@ -35,6 +35,7 @@ func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
 		for _, z := range zones {
 			z.pacing.coalesceAfter = rapid.IntRange(0, 6).Draw(rt, "coalesce")
 			z.pacing.window = uint64(rapid.SampledFrom([]int{1, 500, 1 << 20}).Draw(rt, "window"))
+			z.paced = rapid.Bool().Draw(rt, "paced")
 		}
 		views := []*store.View{g.store.View()}
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
@@ -61,7 +62,7 @@ func TestReplicaEqualsSourceAfterAnyCut(t *testing.T) {
 				z.decode = rapid.SampledFrom([]Decoder{decodeOld, decodeNew, decodeBefore}).Draw(rt, "decoder")
 				z.crash()
 			case "wait":
-				g.now = g.now.Add(time.Duration(n) * time.Second)
+				g.now = g.now.Add(rapid.SampledFrom([]time.Duration{ackEvery / 2, ackEvery, time.Second, heartbeatEvery}).Draw(rt, "each") * time.Duration(n))
 			case "restart":
 				g.restart()
 				for _, z := range zones {

@@ -478,7 +478,7 @@ func (p *publisher) fillFeed(now time.Time) (bool, error) {
 	if at.last > p.cursor || at.head < p.cursor || now.Before(p.bookmarkAt()) {
 		return false, nil
 	}
-	p.bookmarked, p.prompted, p.queueCursor = now, at.head, at.head
+	p.bookmarked, p.prompted, p.queueCursor = now, max(at.head, p.wanted), at.head
 	p.queue = append(p.queue, at.bookmark)
 	return true, nil
 }

@@ -24,7 +24,7 @@ const (
 	// ZoneInSync: every connected instance has acknowledged every synced change, but for
 	// those of which it may put that off.
 	ZoneInSync ZoneState = "in-sync"
-	// ZoneLagging: connected, with changes to acknowledge.
+	// ZoneLagging: connected, with changes that it should have acknowledged.
 	ZoneLagging ZoneState = "lagging"
 	// ZoneStale: connected, but without contact with an instance for a while.
 	ZoneStale ZoneState = "stale"
@@ -33,7 +33,7 @@ const (
 )
 
 // staleAfter is how long a connected zone may be silent; it says something
-// every three seconds.
+// every heartbeatEvery, or, of an earlier release, every three seconds.
 const staleAfter = 5 * time.Second
 
 // ZoneStatus is what servers know of a zone that connected to them. It is soft

@@ -198,6 +198,8 @@ type zoneSim struct {
 	ended   error // why the stream ended, nil while it is up
 	acked   resource.Revision
 	nacks   map[resource.Key]string
+	// paced has the zone acknowledge when that is due, in place of after each step.
+	paced bool
 }
 
 func newZoneSim(t tester, g *globalSim, dir string) *zoneSim {
@@ -328,10 +330,26 @@ func (z *zoneSim) receive(n int) (moved bool) {
 		z.ended = err
 	case reply.hello:
 		z.sendHello(m.greet())
-	case reply.ack:
-		z.up = append(z.up, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: m.acknowledge(z.g.now)}})
+	case reply.ack && !z.paced:
+		z.acknowledge()
+	default:
+		m.owe(reply)
 	}
-	return moved
+	return z.acknowledgeDue() || moved
+}
+
+func (z *zoneSim) acknowledge() {
+	z.up = append(z.up, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: z.replica.machine.acknowledge(z.g.now)}})
+}
+
+// acknowledgeDue has the zone acknowledge what is due, if it is paced.
+func (z *zoneSim) acknowledgeDue() bool {
+	due, _ := z.replica.machine.pace.Due(z.g.now)
+	if !z.paced || !due || z.ended != nil {
+		return false
+	}
+	z.acknowledge()
+	return true
 }
 
 // check is I3 and I5: what the zone serves is exactly what the global had at the

@@ -281,7 +281,7 @@ func TestABookmarkCostsOneFrame(t *testing.T) {
 	})
 }
 
-// TestHeartbeat: an idle stream carries an Ack every three seconds and a bookmark every six,
+// TestHeartbeat: an idle stream carries an Ack every 3.25 seconds and a bookmark every six,
 // or every three from a server of an earlier release; a zone that hears nothing for ten
 // connects again.
 func TestHeartbeat(t *testing.T) {

@@ -520,8 +520,8 @@ type Hello struct {
 	// Highest and lowest protocol version spoken.
 	Protocol    uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	MinProtocol uint32 `protobuf:"varint,2,opt,name=min_protocol,json=minProtocol,proto3" json:"min_protocol,omitempty"`
-	// "drain": it can be told to drain. "heartbeat": it sends an Ack every three seconds,
-	// whatever it is sent.
+	// "drain": it can be told to drain. "heartbeat": it sends an Ack at least every
+	// 3.25 seconds, whatever it is sent.
 	Features []string `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	Zone     string   `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`
 	// Names the replica's disk; two connections with one instance are one replica
