@@ -86,6 +86,28 @@ func TestARegistrationOnly(t *testing.T) {
 	})
 }
 
+// A change that comes before such a proxy has answered the first message is not one that it
+// has yet to take on.
+func TestARegistrationThatIsAnsweredLate(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		p := w.dial(w.token(""))
+		p.hold = true
+		p.send(&meridianv1.ConnectRequest{Message: &meridianv1.ConnectRequest_Hello{Hello: &meridianv1.DataplaneHello{
+			Mesh: "default", Name: "web-1", Spec: []byte(dataplaneSpec("web", "db")), RegistrationOnly: true,
+		}}})
+		go p.follow()
+		synctest.Wait()
+		require.Len(t, p.messages(), 1)
+		w.global(timeoutTo(t, "t", "web", "db", "1s"))
+		synctest.Wait()
+		p.answer(1, "")
+		synctest.Wait()
+		require.Zero(t, w.state("web-1").Lag)
+		require.Zero(t, w.service.Behind())
+		p.leave()
+	})
+}
+
 // A proxy that leaves for good is deregistered at once, whatever else holds it.
 func TestLeaving(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {

@@ -207,7 +207,9 @@ func (s *session) handleAck(ack *meridianv1.DataplaneAck) error {
 		s.full = true
 		s.proxy.refused, s.proxy.lastError = to.changed, message
 	} else {
-		s.proxy.settled, s.proxy.acked, s.proxy.lastError = to.changed, to.revision, ""
+		// A proxy that takes no configurations has settled what came since.
+		s.proxy.settled = max(s.proxy.settled, to.changed)
+		s.proxy.acked, s.proxy.lastError = to.revision, ""
 	}
 	s.service.changedLocked(s.proxy)
 	s.scheduleLocked()
