@@ -21,9 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/proto"
 
-	meridianv1 "meridian/api/meridian/v1"
 	peerv1 "meridian/api/peer/v1"
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/dial/dialtest"
@@ -664,39 +662,4 @@ func TestAnswersSayWhatTheyMayLack(t *testing.T) {
 	require.ErrorContains(t, err, "no zone is connected")
 	require.ErrorContains(t, err, "("+note+")")
 	require.True(t, slices.IsSorted(known.connected()))
-}
-
-// TestAnAnswerOfAnOlderState: a zone that is in sync by what it has acknowledged is named
-// beside its answer where that is of an older state, unless an earlier state was asked for.
-func TestAnAnswerOfAnOlderState(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		at    *meridianv1.PointInTime
-		asOf  uint64
-		named bool
-	}{
-		{name: "older", asOf: 3, named: true},
-		{name: "the newest", asOf: 4},
-		{name: "a zone that does not say"},
-		{name: "an earlier state", at: &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: 3}}, asOf: 3},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			known := fleetStatus{
-				zones: []zonesync.ZoneStatus{{Name: "east", State: zonesync.ZoneInSync}}, servers: map[resource.ZoneName]string{"east": "a"},
-				newest: 4, answered: &zoneRevisions{of: map[resource.ZoneName]resource.Revision{}},
-			}
-			s := &inspectService{asking: func(context.Context, resource.ZoneName, string, []byte) ([]byte, error) {
-				return proto.Marshal(&meridianv1.InspectResponse{AsOf: c.asOf, AtRevision: c.at.GetRevision()})
-			}}
-			req := aboutDataplane("")
-			req.At = c.at
-			all := s.askEach(t.Context(), known, req)
-			require.Len(t, all.found, 1)
-			var want []answer.Absence
-			if c.named {
-				want = []answer.Absence{{Zone: "east", Reason: "lagging, at revision 3"}}
-			}
-			require.Equal(t, want, known.absentWith(all.absent))
-		})
-	}
 }

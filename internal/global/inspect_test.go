@@ -303,3 +303,38 @@ func TestALargeAnswerOfOneZoneSpoilsNoOther(t *testing.T) {
 	require.Len(t, r.GetNotes(), 1)
 	require.Contains(t, r.GetNotes()[0], `zone "west": the answer would be too large, it sent 16777229 bytes: ask it alone, with --zone`)
 }
+
+// TestAnAnswerOfAnOlderState: a zone that is in sync by what it has acknowledged is named
+// beside its answer where that is of an older state, unless an earlier state was asked for.
+func TestAnAnswerOfAnOlderState(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		at    *meridianv1.PointInTime
+		asOf  uint64
+		named bool
+	}{
+		{name: "older", asOf: 3, named: true},
+		{name: "the newest", asOf: 4},
+		{name: "a zone that does not say"},
+		{name: "an earlier state", at: &meridianv1.PointInTime{Point: &meridianv1.PointInTime_Revision{Revision: 3}}, asOf: 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			known := fleetStatus{
+				zones: []zonesync.ZoneStatus{{Name: "east", State: zonesync.ZoneInSync}}, servers: map[resource.ZoneName]string{"east": "a"},
+				newest: 4, answered: &zoneRevisions{of: map[resource.ZoneName]resource.Revision{}},
+			}
+			s := &inspectService{asking: func(context.Context, resource.ZoneName, string, []byte) ([]byte, error) {
+				return proto.Marshal(&meridianv1.InspectResponse{AsOf: c.asOf, AtRevision: c.at.GetRevision()})
+			}}
+			req := aboutDataplane("")
+			req.At = c.at
+			all := s.askEach(t.Context(), known, req)
+			require.Len(t, all.found, 1)
+			var want []answer.Absence
+			if c.named {
+				want = []answer.Absence{{Zone: "east", Reason: "lagging, at revision 3"}}
+			}
+			require.Equal(t, want, known.absentWith(all.absent))
+		})
+	}
+}
