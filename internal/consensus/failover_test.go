@@ -124,6 +124,49 @@ func TestAnySuccessorAnswers(t *testing.T) {
 	}
 }
 
+// TestNoConnectionToAFormerLeaderIsAwaited: where the process of the leader has been started
+// again and does not answer yet, a write and a read at a follower succeed as soon as there is
+// another leader.
+func TestNoConnectionToAFormerLeaderIsAwaited(t *testing.T) {
+	for name, request := range map[string]func(ctx context.Context, at *server) error{
+		"a read": func(ctx context.Context, at *server) error {
+			_, err := at.node.Read(ctx)
+			return err
+		},
+		"a write": func(ctx context.Context, at *server) error {
+			_, err := at.node.Propose(ctx, store.Txn{Ops: []store.Op{put("k", "after")}})
+			return err
+		},
+		"a write that may be repeated": func(ctx context.Context, at *server) error {
+			_, err := at.node.Propose(ctx, store.Txn{Ops: []store.Op{put("k", "after")}, RequestID: "once"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.three()
+				leader := c.leader(c.others(nil)...)
+				follower := c.others(leader)[0]
+				follower.write(t, "k", "before")
+				c.network.Stop(leader.name)
+				c.network.NodeAt(leader.name, leader.addr)
+				defer c.crash(leader)         // it takes longer than an election
+				c.pass(10 * time.Millisecond) // connections have ended
+				ended, since := make(chan error, 1), time.Now()
+				var took time.Duration
+				go func() {
+					err := request(t.Context(), follower)
+					took = time.Since(since)
+					ended <- err
+				}()
+				led := c.untilAnother(leader, since)
+				require.NoError(t, <-ended)
+				require.Less(t, took-led, 100*time.Millisecond, "%s until another server led", led)
+			})
+		})
+	}
+}
+
 // TestWritesOutliveTheLeader: a crash of the leader is a delay to those who
 // write, at whichever server.
 func TestWritesOutliveTheLeader(t *testing.T) {

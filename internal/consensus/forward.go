@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/raftnet"
@@ -63,9 +64,47 @@ func giveUp(ctx context.Context, moved <-chan struct{}, cancel context.CancelCau
 	}
 }
 
+// reach returns a connection to the leader's address that is there. While it is being made,
+// nothing has been sent, and there is no answer to wait for: it fails as soon as the leader
+// has changed. A process that begins where the leader's was may accept connections long
+// before it answers on them.
+func (n *core) reach(ctx context.Context, addr string, moved <-chan struct{}) (*grpc.ClientConn, error) {
+	conn, err := n.peers.Conn(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if conn.GetState() == connectivity.Ready {
+		return conn, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	n.requests.Go(func() {
+		select {
+		case <-moved:
+			cancel(errMoved)
+		case <-ctx.Done():
+		}
+	})
+	for {
+		state := conn.GetState()
+		switch state {
+		case connectivity.Idle:
+			conn.Connect()
+		case connectivity.Connecting:
+		case connectivity.Ready, connectivity.TransientFailure, connectivity.Shutdown:
+			return conn, nil // a call says why it is not there
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			n.retireSilent(ctx, addr, conn)
+			return nil, fmt.Errorf("%w: connect to the leader at %s: %w", ErrUnavailable, addr, context.Cause(ctx))
+		}
+	}
+}
+
 // proposeThere sends a batch to the leader and waits until this server has
 // applied it too.
 func (n *proposer) proposeThere(ctx context.Context, p *proposal, addr string, moved <-chan struct{}) (store.Result, error) {
+	leaves := moved
 	if !p.repeatable {
 		moved = nil // an answer, however late, is better than none
 	}
@@ -76,9 +115,9 @@ func (n *proposer) proposeThere(ctx context.Context, p *proposal, addr string, m
 		defer cancel()
 		limited = attempt
 	}
-	conn, err := n.peers.Conn(addr)
+	conn, err := n.reach(limited, addr, leaves)
 	if err != nil {
-		return store.Result{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return store.Result{}, err
 	}
 	response, sent, err := n.forwards.propose(limited, conn, &peerv1.ProposeRequest{Command: p.command, Note: p.note})
 	n.forwarded.Add(1)

@@ -134,9 +134,9 @@ func (n *reader) readPointThere(ctx context.Context, addr string, begun time.Tim
 	defer done()
 	attempt, cancel := context.WithTimeoutCause(limited, readAttempt, errNoAnswer)
 	defer cancel()
-	conn, err := n.peers.Conn(addr)
+	conn, err := n.reach(attempt, addr, moved)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return 0, err
 	}
 	response, err := peerv1.NewRaftServiceClient(conn).ReadIndex(attempt, &peerv1.ReadIndexRequest{})
 	if err == nil {
