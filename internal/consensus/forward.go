@@ -104,18 +104,18 @@ func (n *core) reach(ctx context.Context, addr string, moved <-chan struct{}) (*
 // proposeThere sends a batch to the leader and waits until this server has
 // applied it too.
 func (n *proposer) proposeThere(ctx context.Context, p *proposal, addr string, moved <-chan struct{}) (store.Result, error) {
-	leaves := moved
+	until := moved
 	if !p.repeatable {
-		moved = nil // an answer, however late, is better than none
+		until = nil // an answer, however late, is better than none
 	}
-	limited, done := n.limited(ctx, p.begun, moved)
+	limited, done := n.limited(ctx, p.begun, until)
 	defer done()
 	if p.repeatable {
 		attempt, cancel := context.WithTimeoutCause(limited, writeAttempt, errNoAnswer)
 		defer cancel()
 		limited = attempt
 	}
-	conn, err := n.reach(limited, addr, leaves)
+	conn, err := n.reach(limited, addr, moved)
 	if err != nil {
 		return store.Result{}, err
 	}
