@@ -126,7 +126,7 @@ func TestAnySuccessorAnswers(t *testing.T) {
 
 // TestNoConnectionToAFormerLeaderIsAwaited: where the process of the leader has been started
 // again and does not answer yet, a write and a read at a follower succeed as soon as there is
-// another leader.
+// another leader. It is there before an attempt to connect ends by itself.
 func TestNoConnectionToAFormerLeaderIsAwaited(t *testing.T) {
 	for name, request := range map[string]func(ctx context.Context, at *server) error{
 		"a read": func(ctx context.Context, at *server) error {
@@ -149,9 +149,9 @@ func TestNoConnectionToAFormerLeaderIsAwaited(t *testing.T) {
 				follower := c.others(leader)[0]
 				follower.write(t, "k", "before")
 				c.network.Stop(leader.name)
-				c.network.NodeAt(leader.name, leader.addr)
 				defer c.crash(leader)         // it takes longer than an election
-				c.pass(10 * time.Millisecond) // connections have ended
+				c.pass(10 * time.Millisecond) // the others have seen that no process is there
+				c.network.NodeAt(leader.name, leader.addr)
 				ended, since := make(chan error, 1), time.Now()
 				var took time.Duration
 				go func() {
