@@ -51,6 +51,9 @@ const (
 	// busyBytes is how much a server with a large heap allocates in a second, in bytes, that
 	// is busy: with 25 % of garbage one of 200 MiB then collects every three seconds.
 	busyBytes = 16 << 20
+	// apart is how far apart the collections of a large heap are, at least, where they are no
+	// sign of work: what a server allocates while it is idle has it collect, too.
+	apart = 10 * time.Second
 	// idleAfter is how long after its last burst of work a server is idle.
 	idleAfter = 3 * time.Second
 	// adjustInterval is how often the value of a busy server with a large heap is adjusted to
@@ -130,6 +133,7 @@ type gcPercent struct {
 	// cycles and allocated are those of the second before.
 	cycles, allocated uint64
 	busy              time.Time // when the server was last busy
+	collected         time.Time // when a collection was last seen
 	idle              bool      // it is not
 	large             bool      // its heap is
 	garbage           bool      // it was busy, and its memory has not been released since
@@ -155,8 +159,12 @@ func (p *gcPercent) observe(m memoryState, started bool, now time.Time) {
 	// With more garbage allowed there are fewer collections for the same work.
 	atBusy := collected * uint64(max(p.percent, percentBusy)) / percentBusy //nolint:gosec // not negative
 	// The larger a heap, the further apart are its collections, however busy the server is.
-	if atBusy > 1 || m.live >= largeHeap && (collected > 0 || more >= busyBytes || !started) {
+	soon := collected > 1 || collected > 0 && now.Sub(p.collected) < apart
+	if atBusy > 1 || m.live >= largeHeap && (soon || more >= busyBytes || !started) {
 		p.busy, p.garbage = now, true
+	}
+	if collected > 0 {
+		p.collected = now
 	}
 	p.idle = now.Sub(p.busy) >= idleAfter
 	switch {

@@ -37,8 +37,8 @@ func TestGCPercentFollowsLoad(t *testing.T) {
 	require.Equal(t, []int{percentIdle}, set)
 	require.Equal(t, 1, released)
 	seconds(10, largeHeap, 1)
-	require.Equal(t, []int{percentMost}, set)
-	require.Zero(t, released, "a large heap that is collected at all is in use")
+	require.Equal(t, []int{percentLarge, percentMost}, set)
+	require.Zero(t, released, "a large heap that is collected again and again is in use")
 	for _, live := range []uint64{largeHeap + 1, 250 << 20, 350 << 20} {
 		seconds(10, live, 1)
 		require.LessOrEqual(t, live+live*uint64(p.percent)/100, uint64(maxMemory)) //nolint:gosec // not negative
@@ -96,6 +96,36 @@ func TestGCPercentOfALargeHeapInUse(t *testing.T) {
 		second(busyBytes / 4)
 	}
 	require.Equal(t, []int{percentBusy, percentHuge, released, percentLarge}, did)
+}
+
+// Single collections of a large heap are those of an idle server: they have no other one
+// follow that releases memory.
+func TestGCPercentOfALargeIdleHeap(t *testing.T) {
+	now := time.Unix(0, 0)
+	percent, released := 0, 0
+	p := newGCPercent(func(to int) { percent = to }, func() { released++ }, now)
+	cycles := uint64(0)
+	seconds := func(n int, collections uint64) {
+		for range n {
+			now, cycles = now.Add(time.Second), cycles+collections
+			p.observe(memoryState{live: 140 << 20, cycles: cycles}, true, now)
+			collections = 0
+		}
+	}
+	seconds(10, 3)
+	require.Equal(t, percentLarge, percent)
+	require.Equal(t, 1, released)
+	for range 5 {
+		seconds(int(apart/time.Second), 1)
+		require.Equal(t, percentLarge, percent)
+	}
+	require.Equal(t, 1, released)
+	seconds(int(apart/time.Second)-1, 1)
+	seconds(1, 1)
+	require.Greater(t, percent, percentLarge, "one that soon follows another")
+	seconds(3, 0)
+	require.Equal(t, percentLarge, percent)
+	require.Equal(t, 2, released)
 }
 
 // A small heap that is collected many times a second, and not for a moment only, may have
