@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -188,13 +187,7 @@ type RuleBodies map[string]json.RawMessage
 func (b RuleBodies) tree() map[string]any {
 	tree := make(map[string]any, len(b))
 	for name, body := range b {
-		decoder := json.NewDecoder(bytes.NewReader(body))
-		decoder.UseNumber()
-		var value any
-		if err := decoder.Decode(&value); err != nil {
-			panic(fmt.Sprintf("resource: the body of rule %q is not JSON: %v", name, err)) // the decoder only lets JSON through
-		}
-		tree[name] = value
+		tree[name] = plain(body)
 	}
 	return tree
 }

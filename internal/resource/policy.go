@@ -1,10 +1,11 @@
 package resource
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
+
+	"meridian/internal/doctree"
 )
 
 // ConnectionSpec is implemented by the policies between a source and a
@@ -172,11 +173,20 @@ func treeOf(conf any) map[string]any {
 	if err != nil {
 		panic(fmt.Sprintf("resource: a decoded %T cannot be encoded: %v", conf, err)) // a spec type holds a value without JSON form
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	var tree map[string]any
-	if err := decoder.Decode(&tree); err != nil {
-		panic(fmt.Sprintf("resource: %T does not encode to an object: %v", conf, err))
+	tree, ok := plain(text).(map[string]any)
+	if !ok {
+		panic(fmt.Sprintf("resource: %T does not encode to an object: %s", conf, text))
 	}
 	return tree
+}
+
+// plain returns the value of a JSON text that came from the decoder.
+func plain(text []byte) (value any) {
+	doctree.ReadJSON(text, func(values []*doctree.Node, _ bool, err error) {
+		if err != nil || len(values) != 1 {
+			panic(fmt.Sprintf("resource: what the decoder let through is not JSON: %s: %v", text, err))
+		}
+		value = values[0].Plain()
+	})
+	return value
 }
