@@ -116,7 +116,7 @@ func (a *Authorizer) hideStored(ctx context.Context, rules *rbac.Set, view *stor
 		}
 		// Who could create it learns that it exists, and nothing else of it.
 	}
-	request.Old.Spec = nil
+	request.Old = rbac.Object{Key: request.Old.Key}
 	if again := rules.Check(request).Denial; again != nil {
 		return again
 	}

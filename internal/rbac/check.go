@@ -139,18 +139,18 @@ func (h *holding) find(access accessSet, o Object) *Grant {
 				continue
 			}
 			if len(g.when) > 0 && c == nil {
-				c = contentOf(o.Spec)
+				c = contentOf(o.spec())
 			}
 			if g.holdsFor(c) {
 				return g
 			}
 		}
 	}
-	if len(h.byTag) == 0 || o.Spec == nil {
+	if len(h.byTag) == 0 || o.of == nil {
 		return nil
 	}
 	if c == nil {
-		c = contentOf(o.Spec)
+		c = contentOf(o.spec())
 	}
 	return h.findByTag(access, o.Key, c)
 }

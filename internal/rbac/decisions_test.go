@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"meridian/internal/resource"
 )
 
 // §6.1, §6.2, §6.3, §6.4, §6.5 and §6.11, row by row: every example role and what its
@@ -101,10 +103,30 @@ func TestADecisionNamesItsRules(t *testing.T) {
 func TestIdentityAlone(t *testing.T) {
 	set := Compile(exampleRoles(t))
 	o := object(t, "TrafficPermission default/a s=web d=backend")
-	o.Spec = nil
+	o = Object{Key: o.Key}
 	d := set.Check(Request{Subject: Subject{Name: "walk-through"}, Access: "CREATE", New: o})
 	require.False(t, d.Allowed)
 	require.Contains(t, d.Denial.Rule(), "destinations cannot be judged without the content")
 	require.True(t, set.Check(Request{Subject: Subject{Name: "admin"}, Access: "CREATE", New: o}).Allowed)
 	require.False(t, set.Check(Request{Subject: Subject{Name: "admin"}, Access: "CREATE"}).Allowed, "there is nothing to create")
+}
+
+// What rules without conditions decide takes no decoding: of a million policies, few stay
+// decoded.
+func TestContentIsDecodedForConditionsOnly(t *testing.T) {
+	set := Compile(exampleRoles(t))
+	stored := document(t, "TrafficPermission default/a s=web d=backend")
+	decoded := 0
+	request := Request{Access: resource.AccessDelete, Old: ObjectOf(resource.Deferred(stored.Meta(), stored.Canonical(), func() resource.Spec {
+		decoded++
+		return stored.Spec()
+	}))}
+	request.Subject.Name = "admin"
+	require.True(t, set.Check(request).Allowed)
+	request.Subject.Name = "nobody"
+	require.False(t, set.Check(request).Allowed)
+	require.Zero(t, decoded)
+	request.Subject.Name = "walk-through"
+	require.True(t, set.Check(request).Allowed, set.Check(request).Denial)
+	require.Equal(t, 1, decoded)
 }

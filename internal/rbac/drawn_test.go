@@ -278,7 +278,7 @@ func drawTokenTags(t *rapid.T, token Token) []resource.TokenTag {
 // drawWhen draws a condition on what an object contains or a token carries. The
 // qualifier of a section that is not there comes in seldom.
 func drawWhen(t *rapid.T, o Object, token Token) resource.AccessWhen {
-	spec := tree(o.Spec)
+	spec := tree(o.spec())
 	aboutToken := oneIn(t, 5, "about the token")
 	if aboutToken {
 		spec, o = nil, Object{}

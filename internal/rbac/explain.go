@@ -112,7 +112,7 @@ func (s *Set) deny(r Request, at side) *Denial {
 	if OnResources(r.Access) {
 		d.Object = r.on(at).Key
 		d.Stored = r.Access == resource.AccessUpdate && at == sideOld
-		q.key, q.content = d.Object, contentOf(r.on(at).Spec)
+		q.key, q.content = d.Object, contentOf(r.on(at).spec())
 	} else {
 		q.content = contentOfToken(r.Access, r.Token)
 		q.key.Mesh = q.content.token.Mesh

@@ -80,7 +80,7 @@ func (n naive) rule(rule resource.AccessRule, r Request, o Object) bool {
 	for _, w := range rule.When {
 		held = n.entry(w, r, o) || held
 	}
-	if len(rule.When) > 0 && o.Spec != nil {
+	if len(rule.When) > 0 && o.spec() != nil {
 		n.note("kind "+string(o.Key.Kind), held)
 	}
 	return held
@@ -99,10 +99,10 @@ func (n naive) note(what string, held bool) {
 
 // entry decides one entry of `when`: all qualifiers that are there.
 func (n naive) entry(w resource.AccessWhen, r Request, o Object) bool {
-	spec, ok := n.trees[o.Spec]
+	spec, ok := n.trees[o.spec()]
 	if !ok {
-		spec = tree(o.Spec)
-		n.trees[o.Spec] = spec
+		spec = tree(o.spec())
+		n.trees[o.spec()] = spec
 	}
 	all := true
 	for _, q := range []struct {

@@ -21,15 +21,24 @@ type Subject struct {
 	Groups []string
 }
 
-// Object is a resource as access control sees it. Without a Spec only its
+// Object is a resource as access control sees it. Of one with a Key alone only the
 // identity is known, and no condition on its content holds.
 type Object struct {
-	Key  resource.Key
-	Spec resource.Spec
+	Key resource.Key
+	of  *resource.Resource
 }
 
-// ObjectOf returns what access control sees of a resource.
-func ObjectOf(r *resource.Resource) Object { return Object{Key: r.Key(), Spec: r.Spec()} }
+// ObjectOf returns what access control sees of a resource. Its spec is decoded when a
+// condition asks for it.
+func ObjectOf(r *resource.Resource) Object { return Object{Key: r.Key(), of: r} }
+
+// spec returns the content, nil where only the identity is known.
+func (o Object) spec() resource.Spec {
+	if o.of == nil {
+		return nil
+	}
+	return o.of.Spec()
+}
 
 // absent reports whether there is no object at all.
 func (o Object) absent() bool { return o.Key.Kind == "" }

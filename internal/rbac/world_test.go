@@ -215,11 +215,11 @@ func requestOf(t testing.TB, user, access, what string) Request {
 // in (§1.2); just itself when it has no content.
 func everyForm(t testing.TB, o Object) []Object {
 	t.Helper()
-	if o.Spec == nil {
+	if o.spec() == nil {
 		return []Object{o}
 	}
-	r := build(t, string(o.Key.Kind), string(o.Key.Mesh), o.Key.Name, o.Spec)
-	nested, err := json.Marshal(map[string]any{"type": o.Key.Kind, "name": o.Key.Name, "mesh": o.Key.Mesh, "spec": o.Spec})
+	r := build(t, string(o.Key.Kind), string(o.Key.Mesh), o.Key.Name, o.spec())
+	nested, err := json.Marshal(map[string]any{"type": o.Key.Kind, "name": o.Key.Name, "mesh": o.Key.Mesh, "spec": o.spec()})
 	require.NoError(t, err)
 	if o.Key.Mesh == "" {
 		nested = bytes.Replace(nested, []byte(`"mesh":"",`), nil, 1)
