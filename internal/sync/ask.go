@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -161,24 +162,24 @@ func (c *conn) ignores(id uint64) {
 	c.asks.drop(id)
 }
 
-// drop takes a question out of those that wait.
+// drop takes a question out of those that wait, sent or not: a zone that does not read may
+// be asked many before its stream ends.
 func (q *askQueue) drop(id uint64) {
 	if p := q.pending[id]; p != nil {
 		q.held -= len(p.answer)
 		delete(q.pending, id)
+		q.unsent = slices.DeleteFunc(q.unsent, func(a *syncv1.Ask) bool { return a.Id == id })
 	}
 }
 
-// next takes the next question whose caller still waits, or nil.
+// next takes the next question, or nil.
 func (q *askQueue) next() *syncv1.Ask {
-	for len(q.unsent) > 0 {
-		a := q.unsent[0]
-		q.unsent = q.unsent[1:]
-		if q.pending[a.Id] != nil {
-			return a
-		}
+	if len(q.unsent) == 0 {
+		return nil
 	}
-	return nil
+	a := q.unsent[0]
+	q.unsent = slices.Delete(q.unsent, 0, 1)
+	return a
 }
 
 // answer takes a part of an answer.

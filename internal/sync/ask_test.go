@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/rpcerr"
 )
 
@@ -167,4 +169,24 @@ func TestAskOfAFrozenZone(t *testing.T) {
 		z.stop()
 		c.stop()
 	})
+}
+
+// TestGivenUpBeforeItWasSent: of a zone that does not read, no more questions are kept than
+// wait for it.
+func TestGivenUpBeforeItWasSent(t *testing.T) {
+	var writers sync.WaitGroup
+	c := &conn{writer: turn{group: &writers, run: func() bool { return false }}}
+	kept := &syncv1.Ask{Request: []byte("kept")}
+	_, err := c.ask(kept)
+	require.NoError(t, err)
+	for range 2 * maxPendingAsks {
+		a := &syncv1.Ask{Request: []byte("given up")}
+		_, err := c.ask(a)
+		require.NoError(t, err)
+		c.forget(a.Id)
+	}
+	writers.Wait()
+	require.Equal(t, []*syncv1.Ask{kept}, c.asks.unsent)
+	require.Same(t, kept, c.asks.next())
+	require.Nil(t, c.asks.next())
 }
