@@ -31,7 +31,7 @@ type entries struct {
 func newEntries(c *core, f *formats) *entries {
 	e := &entries{core: c, formats: f}
 	atOnce := func() int { return e.pace.atOnce(c.cfg.WritesAtOnce) }
-	e.queue = portions[*queued]{atOnce: atOnce, take: takeBatches, serve: e.writeAll, run: e.requests.Go}
+	e.queue = portions[*queued]{atOnce: atOnce, size: func(w *queued) int { return len(w.command) }, serve: e.writeAll, run: e.requests.Go}
 	return e
 }
 
@@ -57,13 +57,6 @@ func (e *entries) write(w *queued) {
 		return
 	}
 	e.queue.add(w)
-}
-
-// takeBatches takes what is written next: the batch that has waited longest, and what of
-// those after it fits.
-func takeBatches(waiting []*queued) (batches, left []*queued) {
-	n := fitting(waiting, func(w *queued) int { return len(w.command) })
-	return waiting[:n:n], waiting[n:]
 }
 
 // writeAll writes batches, as few entries as there can be. Several are written at the

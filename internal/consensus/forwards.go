@@ -38,6 +38,8 @@ type forward struct {
 	err      error
 }
 
+func (w *forward) bytes() int { return len(w.request.GetCommand()) + len(w.request.GetNote()) }
+
 func newForwards(c *core) *forwards {
 	return &forwards{core: c, queues: map[*grpc.ClientConn]*portions[*forward]{}}
 }
@@ -60,7 +62,7 @@ func (f *forwards) add(w *forward) (remove func() bool) {
 				pace.took(time.Since(began))
 			}
 		}
-		queue = &portions[*forward]{atOnce: atOnce, take: takeCall, serve: serve, run: func(serve func()) {
+		queue = &portions[*forward]{atOnce: atOnce, size: (*forward).bytes, serve: serve, run: func(serve func()) {
 			f.requests.Go(func() {
 				serve()
 				f.forget(w.conn, queue)
@@ -98,13 +100,6 @@ func (f *forwards) propose(ctx context.Context, conn *grpc.ClientConn, request *
 	case <-ctx.Done():
 		return nil, !remove(), status.FromContextError(ctx.Err()).Err()
 	}
-}
-
-// takeCall takes what shares the next call: what has waited longest, and what of the rest
-// fits.
-func takeCall(waiting []*forward) (batches, left []*forward) {
-	n := fitting(waiting, func(w *forward) int { return len(w.request.GetCommand()) + len(w.request.GetNote()) })
-	return waiting[:n:n], waiting[n:]
 }
 
 // call sends batches and notes what became of each. It reports whether the leader

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,9 +13,9 @@ type portions[T comparable] struct {
 	// atOnce returns how many of those that wait are served at once before others wait for
 	// them.
 	atOnce func() int
-	// take chooses the next portion from what waits, oldest first: one at least. It returns
-	// what is left, too.
-	take func(waiting []T) (portion, left []T)
+	// size is how many bytes one takes of a portion, which has maxSharedBytes and maxShared
+	// at most, or one that is larger.
+	size func(T) int
 	// serve serves a portion.
 	serve func(portion []T)
 	// run runs a function on a goroutine of its own.
@@ -40,13 +41,12 @@ func (p *portions[T]) add(one T) {
 func (p *portions[T]) remove(one T) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, waits := range p.waiting {
-		if waits == one {
-			p.waiting = append(p.waiting[:i:i], p.waiting[i+1:]...)
-			return true
-		}
+	i := slices.Index(p.waiting, one)
+	if i < 0 {
+		return false
 	}
-	return false
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	return true
 }
 
 // empty reports whether nothing waits or is being served.
@@ -56,15 +56,15 @@ func (p *portions[T]) empty() bool {
 	return len(p.waiting) == 0 && p.underway == 0
 }
 
-// fitting is how many of those that wait fit into one entry or call: one at least.
-func fitting[T any](waiting []T, size func(T) int) int {
+// fittingLocked is how many of those that wait longest are one portion: one at least.
+func (p *portions[T]) fittingLocked() int {
 	bytes := 0
-	for i, one := range waiting {
-		if bytes += size(one); i == maxShared || i > 0 && bytes > maxSharedBytes {
+	for i, one := range p.waiting {
+		if bytes += p.size(one); i == maxShared || i > 0 && bytes > maxSharedBytes {
 			return i
 		}
 	}
-	return len(waiting)
+	return len(p.waiting)
 }
 
 // nextLocked returns the next portion, if it is to be served now.
@@ -72,7 +72,8 @@ func (p *portions[T]) nextLocked() (portion []T) {
 	if len(p.waiting) == 0 || p.underway > 0 && p.served >= p.atOnce() {
 		return nil
 	}
-	portion, p.waiting = p.take(p.waiting)
+	n := p.fittingLocked()
+	portion, p.waiting = p.waiting[:n:n], p.waiting[n:]
 	p.underway++
 	p.served += len(portion)
 	return portion

@@ -22,7 +22,7 @@ func TestPortions(t *testing.T) {
 		const atOnce = 8
 		p := portions[int]{
 			atOnce: func() int { return atOnce },
-			take:   func(waiting []int) (portion, left []int) { return waiting, nil },
+			size:   func(int) int { return 1 },
 			serve: func(portion []int) {
 				mu.Lock()
 				served = append(served, portion)
