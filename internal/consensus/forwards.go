@@ -74,11 +74,12 @@ func (f *forwards) add(w *forward) (remove func() bool) {
 	return func() bool { return queue.remove(w) }
 }
 
-// forget forgets a queue that has become empty.
+// forget forgets a queue that has become empty, unless that was done before: its place may
+// be another's by now.
 func (f *forwards) forget(conn *grpc.ClientConn, queue *portions[*forward]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if queue.empty() {
+	if f.queues[conn] == queue && queue.empty() {
 		delete(f.queues, conn)
 	}
 }
