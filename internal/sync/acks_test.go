@@ -194,7 +194,7 @@ func TestWaitIsAcknowledgedAtOnce(t *testing.T) {
 		for i := range 20 {
 			c.write(put(policyKey("p"), fmt.Sprintf(`{"n":%d}`, i)))
 			synctest.Wait() // the zones have it, and have acknowledged the first only
-			require.NoError(t, c.server.WaitApplied(t.Context(), c.global.applied))
+			require.NoError(t, c.applied(t.Context(), c.global.applied))
 		}
 		require.Zero(t, time.Since(began))
 		require.LessOrEqual(t, n.acks.Load(), int64(20+1), "one for each wait")

@@ -132,7 +132,7 @@ func BenchmarkPublishToDurable(b *testing.B) {
 	z := c.zone("east", b.TempDir(), atAddress(address))
 	ctx := context.Background()
 	require.NoError(b, z.store.Wait(ctx, c.global.applied))
-	require.NoError(b, c.server.WaitApplied(ctx, c.global.applied))
+	require.NoError(b, c.applied(ctx, c.global.applied))
 	var visible, acked []time.Duration
 	i := 0
 	for b.Loop() {
@@ -141,7 +141,7 @@ func BenchmarkPublishToDurable(b *testing.B) {
 		rev := benchWrite(b, c, put(policyKey(fmt.Sprintf("policy-%05d", i*7919%manyPolicies)), policySpec(i+manyPolicies)))
 		require.NoError(b, z.store.Wait(ctx, rev))
 		visible = append(visible, time.Since(began))
-		require.NoError(b, c.server.WaitApplied(ctx, rev))
+		require.NoError(b, c.applied(ctx, rev))
 		acked = append(acked, time.Since(began))
 	}
 	report(b, "durable", visible)

@@ -179,17 +179,6 @@ func (s *Server) lag(r resource.Revision, epoch store.Epoch, last, now time.Time
 	return s.feed.lag(r, epoch)
 }
 
-// Zone returns what is known of one zone; false if it never connected to this
-// server.
-func (s *Server) Zone(name resource.ZoneName) (ZoneStatus, bool) {
-	for _, z := range s.Zones() {
-		if z.Name == name {
-			return z, true
-		}
-	}
-	return ZoneStatus{Name: name, State: ZoneOffline}, false
-}
-
 // Merge puts together what several servers know: of an instance that more than
 // one of them knows, the report with the latest contact; of a zone that is
 // connected, only the instances that are. Instances are in order.
@@ -389,7 +378,6 @@ func (w *Wait) Missing(reports ...Report) []resource.ZoneName {
 	for _, r := range reports {
 		w.Expect(r.Late...)
 	}
-	w.Expect()
 	zones := Merge(reports...)
 	for zone, instances := range zones {
 		connected, applied := false, true
@@ -400,23 +388,8 @@ func (w *Wait) Missing(reports ...Report) []resource.ZoneName {
 		case applied:
 			delete(w.awaited, zone)
 		case connected:
-			w.awaited[zone] = true
+			w.Expect(zone)
 		}
 	}
 	return slices.Sorted(maps.Keys(w.awaited))
-}
-
-// WaitApplied returns when every zone connected to this server has applied and
-// persisted a revision. It does not wait for zones that were away all the time;
-// one that goes away while it is waited for is waited for until it is back.
-// Error: *NotAppliedError when ctx ends first, or the server does.
-func (s *Server) WaitApplied(ctx context.Context, rev resource.Revision) error {
-	report := s.Await(ctx, rev)
-	switch {
-	case report.Reached && len(report.Late) == 0:
-		return nil
-	case ctx.Err() != nil:
-		return &NotAppliedError{Revision: rev, Zones: report.Late, Cause: context.Cause(ctx)}
-	}
-	return &NotAppliedError{Revision: rev, Zones: report.Late, Cause: errClosed}
 }

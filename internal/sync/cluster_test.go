@@ -183,12 +183,34 @@ func (c *cluster) synced(z *zone) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(c.t, c.visible(z))
-	require.NoError(c.t, c.server.WaitApplied(ctx, c.global.applied))
+	require.NoError(c.t, c.applied(ctx, c.global.applied))
+}
+
+// applied waits until every zone that is connected has applied a revision.
+func (c *cluster) applied(ctx context.Context, rev resource.Revision) error {
+	report := c.server.Await(ctx, rev)
+	switch {
+	case report.Reached && len(report.Late) == 0:
+		return nil
+	case ctx.Err() != nil:
+		return &NotAppliedError{Revision: rev, Zones: report.Late, Cause: context.Cause(ctx)}
+	}
+	return &NotAppliedError{Revision: rev, Zones: report.Late, Cause: errClosed}
 }
 
 func (c *cluster) state(name string) ZoneStatus {
-	s, _ := c.server.Zone(resource.ZoneName(name))
+	s, _ := zoneOf(c.server, name)
 	return s
+}
+
+// zoneOf is what a server knows of a zone; false where it has never connected to it.
+func zoneOf(s *Server, name string) (ZoneStatus, bool) {
+	for _, z := range s.Zones() {
+		if string(z.Name) == name {
+			return z, true
+		}
+	}
+	return ZoneStatus{}, false
 }
 
 // visible waits until a zone serves the newest revision.

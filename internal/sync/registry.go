@@ -149,7 +149,7 @@ func (r *registry) join(zone resource.ZoneName, c *conn, h *syncv1.Hello, now ti
 	return older, nil
 }
 
-// find is the instance that a connection stands for, unless it was replaced.
+// findLocked is the instance that a connection stands for, unless it was replaced.
 func (r *registry) findLocked(zone resource.ZoneName, c *conn) (string, *instance) {
 	for id, in := range r.zones[zone] {
 		if in.conn == c {

@@ -222,7 +222,7 @@ func connectInOrder(t *testing.T, order []string) {
 		end()
 	}
 	synctest.Wait()
-	if z, known := c.server.Zone("east"); known {
+	if z, known := zoneOf(c.server, "east"); known {
 		require.Equal(t, ZoneOffline, z.State)
 	}
 }

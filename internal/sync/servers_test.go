@@ -247,7 +247,7 @@ func TestSuspendedServerLetsItsZonesGo(t *testing.T) {
 		f.servers[left].server.Suspend("it has had no leader for 5s")
 		require.LessOrEqual(t, f.reaches(z, f.write("two")), backoffFirst)
 		require.NotEqual(t, left, z.at())
-		status, known := f.servers[left].server.Zone("east")
+		status, known := zoneOf(f.servers[left].server, "east")
 		require.True(t, known)
 		require.Equal(t, ZoneOffline, status.State)
 		require.Equal(t, "this server does not serve zones now: it has had no leader for 5s", status.LastError)
