@@ -83,8 +83,6 @@ type ClientStatus struct {
 	// LastError is why the last connection ended or failed; empty while
 	// connected.
 	LastError string
-	// Since is when Connected last changed.
-	Since time.Time
 }
 
 // Client keeps a replica equal to the global. Run it once.
@@ -101,7 +99,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if len(cfg.Addresses) == 0 {
 		return nil, errors.New("no address of a global given")
 	}
-	return &Client{cfg: cfg, status: ClientStatus{Since: time.Now()}, learned: cfg.Known}, nil
+	return &Client{cfg: cfg, learned: cfg.Known}, nil
 }
 
 // Status returns how the connection stands. Safe for concurrent use.
@@ -114,10 +112,7 @@ func (c *Client) Status() ClientStatus {
 func (c *Client) setStatus(connected bool, address string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if connected != c.status.Connected {
-		c.status.Since = time.Now()
-	}
-	c.status.Connected, c.status.Address, c.status.LastError = connected, address, ""
+	c.status = ClientStatus{Connected: connected, Address: address}
 	if err != nil {
 		c.status.LastError = oneLine(err)
 	}

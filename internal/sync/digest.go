@@ -1,7 +1,6 @@
 package zonesync
 
 import (
-	"errors"
 	"fmt"
 
 	"meridian/internal/resource"
@@ -11,28 +10,8 @@ import (
 // digestSize is the length of an encoded digest in bytes.
 const digestSize = 16
 
-// errDigestSize means that a frame or a record carries digests of the wrong
-// length.
-var errDigestSize = errors.New("digest has the wrong length")
-
-func parseDigest(b []byte) (store.Digest, error) {
-	if len(b) != digestSize {
-		return store.Digest{}, fmt.Errorf("%w: %d bytes", errDigestSize, len(b))
-	}
-	return store.DigestFromBytes(b)
-}
-
 // buckets holds the digest of each part of the key space.
 type buckets [store.BucketCount]store.Digest
-
-// total is the digest of the whole.
-func (b *buckets) total() store.Digest {
-	var d store.Digest
-	for _, part := range b {
-		d = d.Add(part)
-	}
-	return d
-}
 
 // replace takes one member's term out of its bucket and puts another's in; a
 // zero term stands for no member.
@@ -52,14 +31,13 @@ func (b *buckets) bytes() []byte {
 func parseBuckets(in []byte) (*buckets, error) {
 	var b buckets
 	if len(in) != len(b)*digestSize {
-		return nil, fmt.Errorf("%w: %d bytes for %d buckets", errDigestSize, len(in), len(b))
+		return nil, fmt.Errorf("digests of %d buckets in %d bytes", len(b), len(in))
 	}
 	for i := range b {
-		d, err := parseDigest(in[i*digestSize : (i+1)*digestSize])
-		if err != nil {
+		var err error
+		if b[i], err = store.DigestFromBytes(in[i*digestSize : (i+1)*digestSize]); err != nil {
 			return nil, err
 		}
-		b[i] = d
 	}
 	return &b, nil
 }

@@ -44,9 +44,8 @@ type ReplicaConfig struct {
 // ReplicaStatus is what a replica holds.
 type ReplicaStatus struct {
 	Epoch store.Epoch
-	// Revision is durable and visible; Head is the global's, as last received.
-	Revision, Head resource.Revision
-	Digest         store.Digest
+	// Revision is durable and visible.
+	Revision resource.Revision
 	// Resources counts what is held, in quarantine or not.
 	Resources   int
 	Quarantined []Quarantined // by key
@@ -199,7 +198,7 @@ func (r *Replica) build(c *contents) (promoted []write) {
 	}
 	if c.state != nil && c.state.Epoch != nil {
 		m.epoch, m.revision = epochFrom(c.state.Epoch), resource.Revision(c.state.Revision)
-		want, err := parseDigest(c.state.Digest)
+		want, err := store.DigestFromBytes(c.state.Digest)
 		m.damaged = err != nil || want != m.digest
 	} else {
 		// The record of revision and epoch is gone, or there never was one. What
@@ -214,7 +213,7 @@ func (r *Replica) build(c *contents) (promoted []write) {
 	}
 	m.damaged = m.damaged || len(c.damage) > 0
 	m.badChanges++ // so that the status is made anew
-	m.durable, m.durableEpoch, m.head = m.revision, m.epoch, m.revision
+	m.durable, m.durableEpoch = m.revision, m.epoch
 	if m.damaged {
 		m.problem = "part of the replica on disk was damaged; it is repaired when the global is reached"
 	}
@@ -352,8 +351,7 @@ func (r *Replica) publishStatus(damage []string) {
 	}
 	m := r.machine
 	s := ReplicaStatus{
-		Epoch: m.durableEpoch, Revision: m.durable, Head: m.head, Digest: m.digest,
-		Resources: len(m.held), Repairs: m.repaired, Problem: m.problem,
+		Epoch: m.durableEpoch, Revision: m.durable, Resources: len(m.held), Repairs: m.repaired, Problem: m.problem,
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -132,8 +132,7 @@ type exchange struct {
 	hellos   uint32
 	lease    uint64
 	staging  *staging
-	head     resource.Revision // the global's
-	consumed uint64            // bytes
+	consumed uint64 // bytes
 	pace     AckPace
 	told     string    // the problem that was last acknowledged
 	retryAt  time.Time // when a held update is asked for again
@@ -217,7 +216,7 @@ func (r *replica) welcome(w *syncv1.Welcome) error {
 		r.problem = err.Error()
 		return err
 	}
-	r.head, r.consumed, r.staging = resource.Revision(w.Head), 0, nil
+	r.consumed, r.staging = 0, nil
 	switch w.Mode {
 	case syncv1.Mode_MODE_RESUME:
 		if e != r.epoch {
@@ -303,7 +302,7 @@ func (r *replica) batch(raw []byte) (*commit, signal, error) {
 	if s.prev > r.revision || s.revision <= r.revision {
 		return r.repair(fmt.Sprintf("batch %d follows revision %d, the replica is at %d", s.revision, s.prev, r.revision))
 	}
-	return r.take(s, r.epoch, nil), signal{ack: true}, nil
+	return r.apply(s, r.epoch, nil), signal{ack: true}, nil
 }
 
 func (s *staging) add(raws [][]byte, then func(*change)) error {
@@ -335,7 +334,6 @@ func (r *replica) prepare(c *change) {
 
 func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 	at := resource.Revision(b.Revision)
-	r.head = max(r.head, resource.Revision(b.Head))
 	answered := signal{ack: true, atOnce: true} // the server looks whether the zone is there
 	if r.phase == replicaHeld {
 		return nil, answered, nil
@@ -343,7 +341,7 @@ func (r *replica) bookmark(b *syncv1.Bookmark) (*commit, signal, error) {
 	if r.phase != replicaFollowing || r.staging != nil || at < r.revision {
 		return nil, signal{}, fmt.Errorf("%w: bookmark at %d out of place, the replica is at %d", errProtocol, at, r.revision)
 	}
-	want, err := parseDigest(b.Digest)
+	want, err := store.DigestFromBytes(b.Digest)
 	if err != nil {
 		return nil, signal{}, err
 	}
@@ -401,7 +399,7 @@ func (r *replica) chunk(raw []byte, now time.Time) (*commit, signal, error) {
 	if !c.Last {
 		return nil, signal{ack: true}, nil
 	}
-	want, err := parseDigest(c.Digest)
+	want, err := store.DigestFromBytes(c.Digest)
 	if err != nil {
 		return nil, signal{}, err
 	}
@@ -451,7 +449,7 @@ func (r *replica) load(s *staging, want store.Digest, now time.Time) (*commit, s
 		r.acceptWipe = Wipe{}
 	}
 	r.problem, r.damaged = "", false
-	return r.take(s, s.epoch, gone), signal{ack: true, atOnce: true}, nil
+	return r.apply(s, s.epoch, gone), signal{ack: true, atOnce: true}, nil
 }
 
 // persisted says that a commit is on disk and visible.
@@ -475,19 +473,12 @@ func (r *replica) acknowledge(now time.Time) *syncv1.Ack {
 	}
 }
 
-// tick reports whether a held update is due to be asked for again.
-func (r *replica) tick(now time.Time) signal {
+// tick reports whether a held update is due to be asked for again, by a Hello.
+func (r *replica) tick(now time.Time) bool {
 	accepted := r.acceptWipe != (Wipe{}) && !r.asked
 	if r.phase != replicaHeld || now.Before(r.retryAt) && !accepted {
-		return signal{}
+		return false
 	}
 	r.asked = true
-	return signal{hello: true}
-}
-
-// take makes the step to a complete state or batch.
-func (r *replica) take(s *staging, epoch store.Epoch, gone []resource.Key) *commit {
-	c := r.apply(s, epoch, gone)
-	r.head = max(r.head, r.revision)
-	return c
+	return true
 }

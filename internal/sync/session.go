@@ -157,7 +157,7 @@ func (s *session) commit(ctx context.Context) error {
 				return errSilent
 			}
 			s.replica.takeAccept()
-			if m.tick(now).hello {
+			if m.tick(now) {
 				if err := s.sendHello(ctx, m.greet()); err != nil {
 					return err
 				}

@@ -408,7 +408,7 @@ func (z *zoneSim) settle() {
 			return
 		}
 		z.g.now = z.g.now.Add(time.Second)
-		if z.replica.machine.tick(z.g.now).hello {
+		if z.replica.machine.tick(z.g.now) {
 			z.sendHello(z.replica.machine.greet())
 		}
 	}

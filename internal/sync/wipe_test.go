@@ -38,7 +38,7 @@ func TestWipeGuard(t *testing.T) {
 			require.Equal(t, replicaHeld, z.replica.machine.phase)
 
 			g.now = g.now.Add(heldRetry)
-			require.True(t, z.replica.machine.tick(g.now).hello, "asks again")
+			require.True(t, z.replica.machine.tick(g.now), "asks again")
 
 			for _, other := range []Wipe{{Incarnation: at.Incarnation - 1, Revision: at.Revision}, {Incarnation: at.Incarnation, Revision: at.Revision + 1}, {Incarnation: at.Incarnation + 1, Revision: at.Revision}} {
 				z.replica.AcceptWipe(other)
@@ -48,7 +48,7 @@ func TestWipeGuard(t *testing.T) {
 			}
 			z.replica.AcceptWipe(at)
 			z.replica.takeAccept()
-			require.True(t, z.replica.machine.tick(g.now).hello)
+			require.True(t, z.replica.machine.tick(g.now))
 			z.settle()
 			require.Empty(t, imageOf(z.store.View()))
 			require.Zero(t, z.replica.machine.acceptWipe, "once")
