@@ -43,7 +43,7 @@ func (s *Log) mayRunAhead(logs []*raft.Log) bool {
 func (s *Log) syncBehindLocked(first, bytes uint64, sync func() error) {
 	ended := make(chan struct{})
 	s.ahead = ahead{first, ended}
-	end := s.stall.beginTimed(bytes)
+	end := s.stall.begin(writes, bytes)
 	go func() {
 		defer close(ended)
 		err := s.guard(sync)

@@ -209,7 +209,7 @@ func (d *DataDir) ID() Identity {
 }
 
 // Change makes a change to the identity, once it is on disk. Readers of the
-// identity meanwhile does not wait for the disk, which may hang.
+// identity do not wait for the disk meanwhile, which may hang.
 func (d *DataDir) Change(change func(*Identity)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,9 +20,6 @@ func (s *Log) Running() { s.running.Store(true) }
 // Path names the log, for messages.
 func (s *Log) Path() string { return s.path }
 
-// Starved says that a write waits for space on the disk.
-func (s *Log) Starved() bool { return s.starved.Load() }
-
 // Stuck returns for how long no write has ended that should have by now, 0 when
 // none is overdue.
 func (s *Log) Stuck() time.Duration { return s.stall.stuck() }
@@ -51,14 +48,14 @@ func (s *Log) report(err error) error {
 		s.failure = err
 	}
 	s.mu.Unlock()
-	if s.running.Load() && !s.Closing() {
+	if s.running.Load() && !s.closing() {
 		s.host.StorageFailed(err)
 	}
 	return err
 }
 
-// Closing reports whether the node that owns the log is being closed.
-func (s *Log) Closing() bool {
+// closing reports whether the node that owns the log is being closed.
+func (s *Log) closing() bool {
 	select {
 	case <-s.host.Closing():
 		return true

@@ -50,8 +50,6 @@ type Log struct {
 	// running says that raft runs, so that no failure is returned any more.
 	running atomic.Bool
 	stall   stallWatch
-	// starved says that a write waits for space.
-	starved atomic.Bool
 
 	// mu guards what the log is known to hold.
 	mu sync.Mutex
@@ -304,7 +302,7 @@ func (s *Log) StoreLogs(logs []*raft.Log) error {
 	}
 	var sync func() error
 	behind := s.mayRunAhead(logs)
-	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), s.stall.beginTimed, bytes, func() (err error) {
+	err = s.write(wait || s.host != nil && s.host.OnlyVoter(), writes, bytes, func() (err error) {
 		if sync, err = s.file.WriteLogs(out); err != nil || sync == nil || behind {
 			return err
 		}
@@ -382,19 +380,17 @@ const shortageRetry = time.Second
 // spaceRetry is how often a write that waits for space is tried.
 const spaceRetry = time.Second
 
-// write does one write of so many bytes, which has an effect or none; begin watches
-// it. Without space it waits until there is some, or fails with ErrDiskFull; any other
-// failure is the end.
-func (s *Log) write(wait bool, begin func(bytes uint64) (end func()), bytes uint64, do func() error) error {
+// write does one write of so many bytes, which has an effect or none. Without space it
+// waits until there is some, or fails with ErrDiskFull; any other failure is the end.
+func (s *Log) write(wait bool, does access, bytes uint64, do func() error) error {
 	for {
 		if err := s.Failure(); err != nil {
 			return s.failed(err)
 		}
-		end := begin(bytes)
+		end := s.stall.begin(does, bytes)
 		err := s.guard(do)
 		end()
 		if err == nil {
-			s.starved.Store(false)
 			return nil
 		}
 		if !isNoSpace(err) {
@@ -408,7 +404,6 @@ func (s *Log) write(wait bool, begin func(bytes uint64) (end func()), bytes uint
 		if !wait {
 			return err
 		}
-		s.starved.Store(true)
 		select {
 		case <-time.After(spaceRetry):
 		case <-s.host.Closing():
@@ -464,7 +459,7 @@ func (s *Log) cutEnd(lo, last uint64) error {
 		s.sizes.keep(s.first, s.last)
 		bytes := s.sizes.besideEnd()
 		s.mu.Unlock()
-		if err := s.write(s.host != nil, s.stall.begin, bytes, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
+		if err := s.write(s.host != nil, removes, bytes, func() error { return s.file.DeleteRange(from, hi) }); err != nil {
 			return err
 		}
 		hi = from - 1
@@ -483,7 +478,7 @@ func (s *Log) cutBeginning(lo, hi uint64) error {
 		s.sizes.keep(s.first, s.last)
 		bytes := s.sizes.besideBeginning()
 		s.mu.Unlock()
-		if err := s.write(false, s.stall.begin, bytes, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
+		if err := s.write(false, removes, bytes, func() error { return s.file.DeleteRange(lo, to) }); err != nil {
 			return err
 		}
 	}

@@ -207,9 +207,9 @@ func TestStallIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := make(chan time.Duration, 8)
 		w := &stallWatch{limit: 5 * time.Second, stalled: func(since time.Duration) { reports <- since }}
-		endLong := w.begin(0)
+		endLong := w.begin(removes, 0)
 		for range 4 {
-			end := w.begin(0)
+			end := w.begin(removes, 0)
 			<-time.After(3 * time.Second)
 			end()
 		}
@@ -222,12 +222,12 @@ func TestStallIsReported(t *testing.T) {
 		endLong()
 		require.Zero(t, w.stuck())
 		<-time.After(time.Hour)
-		end := w.begin(0)
+		end := w.begin(removes, 0)
 		<-time.After(6 * time.Second)
 		end()
 		require.Len(t, reports, 1)
 		<-reports
-		end = w.begin(16 * slowestDisk)
+		end = w.begin(removes, 16*slowestDisk)
 		<-time.After(20 * time.Second)
 		require.Empty(t, reports, "sixteen seconds more than others")
 		<-time.After(2 * time.Second)
@@ -244,7 +244,7 @@ func TestPausesAreNoStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := make(chan time.Duration, 8)
 		w := &stallWatch{limit: 5 * time.Second, stalled: func(since time.Duration) { reports <- since }}
-		end := w.begin(0)
+		end := w.begin(removes, 0)
 		pause := func(d time.Duration) { // as the watch sees one: no tick, and then the next
 			w.mu.Lock()
 			w.timer.Stop()
@@ -277,13 +277,13 @@ func (f slowDeletes) DeleteRange(lo, hi uint64) error {
 func TestWhatTellsThatADiskIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stallWatch{limit: 5 * time.Second}
-		endLarge := w.beginTimed(smallWrite + 1)
-		endSmall := w.beginTimed(10)
+		endLarge := w.begin(writes, smallWrite+1)
+		endSmall := w.begin(writes, 10)
 		<-time.After(time.Second)
 		endLarge()
 		endSmall()
 		require.Zero(t, w.takeSlowest())
-		end := w.beginTimed(10)
+		end := w.begin(writes, 10)
 		<-time.After(300 * time.Millisecond)
 		end()
 		require.Equal(t, 300*time.Millisecond, w.takeSlowest())

@@ -47,49 +47,39 @@ const (
 	slowWrite = 1500 * time.Millisecond
 )
 
-// begin is called before a write of so many bytes, what it returns after it.
-func (w *stallWatch) begin(bytes uint64) (end func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.beginLocked(bytes)
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.endLocked(bytes)
-	}
-}
+// access is what is done to the file.
+type access bool
 
-// beginTimed is begin for a write as an election does it, of entries or of a value:
-// how long it takes counts when it is small and nothing else was pending, for which
-// it might wait.
-func (w *stallWatch) beginTimed(bytes uint64) (end func()) {
+const (
+	// writes: entries or a value are written, as in an election. How long that takes counts
+	// when it is small and nothing else was pending, for which it might wait.
+	writes access = true
+	// removes: entries are removed.
+	removes access = false
+)
+
+// begin is called before something is written or removed, of which bytes may be written
+// again; what it returns is called after it.
+func (w *stallWatch) begin(does access, bytes uint64) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	counts := bytes <= smallWrite && w.pending == 0
-	w.beginLocked(bytes)
 	began := time.Now()
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if took := time.Since(began); counts && took <= slowWrite {
-			w.slowest = max(w.slowest, took)
-		}
-		w.endLocked(bytes)
-	}
-}
-
-func (w *stallWatch) beginLocked(bytes uint64) {
+	timed := does == writes && bytes <= smallWrite && w.pending == 0
 	w.pending++
 	w.bytes += bytes
 	if w.pending == 1 {
 		w.restartLocked()
 	}
-}
-
-func (w *stallWatch) endLocked(bytes uint64) {
-	w.pending--
-	w.bytes -= bytes
-	w.restartLocked()
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if took := time.Since(began); timed && took <= slowWrite {
+			w.slowest = max(w.slowest, took)
+		}
+		w.pending--
+		w.bytes -= bytes
+		w.restartLocked()
+	}
 }
 
 func (w *stallWatch) restartLocked() {

@@ -22,7 +22,7 @@ func (s *Log) Set(key, value []byte) error {
 	}
 	sealed := append([]byte{checksumVersion}, binary.BigEndian.AppendUint32(nil, valueChecksum(key, value))...)
 	sealed = append(sealed, value...)
-	err := s.write(s.host != nil, s.stall.beginTimed, 0, func() error { return s.file.Set(key, sealed) })
+	err := s.write(s.host != nil, writes, 0, func() error { return s.file.Set(key, sealed) })
 	if err != nil {
 		return s.neverReturn(err)
 	}
