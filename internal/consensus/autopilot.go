@@ -24,7 +24,7 @@ type Autopilot struct {
 	Interval time.Duration
 	// Stabilization is for how long a new server has to be up and close to the
 	// end of the log before it gets its vote: a vote of a server that comes and
-	// goes does harm. At least rpcTimeout (2 s), so that no answer from before a
+	// goes does harm. At least raftnet.RPCTimeout, so that no answer from before a
 	// server lost its disk counts as one of its new life.
 	Stabilization time.Duration
 	// MaxTrailing is by how many entries a healthy server may be behind.

@@ -1,7 +1,6 @@
 package consensus
 
 import (
-	"strconv"
 	"time"
 
 	"meridian/internal/resource"
@@ -19,7 +18,7 @@ type Figures struct {
 
 // Figures returns what has been counted since the start. It reads memory only.
 func (n *Node) Figures() Figures {
-	snapshot, _ := strconv.ParseUint(n.raft.Stats()["last_snapshot_index"], 10, 64) // raft says it nowhere else
+	snapshot, _ := n.lastSnapshot()
 	out := Figures{Forwarded: n.proposer.forwarded.Load(), Snapshot: resource.Revision(snapshot)}
 	if last := n.raft.LastContact(); !n.leads() && !last.IsZero() {
 		out.Heard = time.Since(last)

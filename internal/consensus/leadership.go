@@ -2,8 +2,6 @@ package consensus
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"sync"
 	"time"
@@ -147,15 +145,13 @@ func (n *core) nameEpoch() error {
 	if n.st.View().Epoch() != (store.Epoch{}) {
 		return nil
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
 	command, err := store.EncodeCommand(store.Txn{
 		RequestID: "epoch/" + n.ClusterID(),
 		Time:      n.cfg.Clock(),
 		SetEpoch: &store.Epoch{
 			ClusterID:   n.ClusterID(),
 			Incarnation: 1,
-			Random:      binary.BigEndian.Uint64(random[:]),
+			Random:      randomID(),
 		},
 	})
 	if err != nil {

@@ -194,11 +194,7 @@ type Health struct {
 // MemberHealth is how one member does, in the eyes of the leader.
 type MemberHealth struct {
 	Name    string
-	Voter   bool
 	Healthy bool
-	// Since is when Healthy became what it is, at the earliest when this server
-	// began to lead.
-	Since time.Time
 	// LastContact is for how long it has not answered heartbeats, 0 while it
 	// does.
 	LastContact time.Duration
@@ -210,7 +206,7 @@ type MemberHealth struct {
 // Config.Autopilot.Interval at most.
 func (n *Node) Health() Health {
 	n.pilot.mu.Lock()
-	state, since := n.pilot.state, n.pilot.since
+	state := n.pilot.state
 	n.pilot.mu.Unlock()
 	if state == nil {
 		return Health{}
@@ -222,8 +218,7 @@ func (n *Node) Health() Health {
 	}
 	for id, s := range state.Servers {
 		m := MemberHealth{
-			Name: raftlog.NameOf(id), Voter: s.HasVotingRights(), Healthy: s.Health.Healthy,
-			Since: since[id].since, LastContact: n.members.contacts.silence(id),
+			Name: raftlog.NameOf(id), Healthy: s.Health.Healthy, LastContact: n.members.contacts.silence(id),
 		}
 		if s.Stats.LastIndex < last {
 			m.Lag = last - s.Stats.LastIndex

@@ -106,7 +106,7 @@ const (
 // A server that lost its disk has forgotten its votes and the entries that it
 // acknowledged. It must not vote again as if nothing had happened: it is removed
 // first, which those that are left decide without it, and then it is a new
-// server without a vote, and another one to raft (diskMark). What raft says to
+// server without a vote, and another one to raft (raftlog.DiskMark). What raft says to
 // the old one does not reach it, so it counts as unreachable although its process
 // runs; and should the old disk return, it is not a member any more.
 func (m membership) add(a addition) ([]step, error) {

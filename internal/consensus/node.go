@@ -264,7 +264,7 @@ func (n *Node) startRaft(snapshots *raftlog.Snapshots, notify chan<- bool) (err 
 // hands over, which any server may act upon at any time. Should it not arrive,
 // the heartbeat timeout does the same.
 func (n *Node) campaign() {
-	servers := n.raft.GetConfiguration().Configuration().Servers
+	servers := n.servers()
 	if len(servers) != 1 || servers[0].ID != n.id {
 		return
 	}

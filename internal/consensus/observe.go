@@ -37,7 +37,7 @@ const noContactReportDelay = time.Second
 
 // failureStale is how long a failed heartbeat says anything about now. Raft
 // tries again after half an election timeout at most, and every attempt ends
-// within rpcTimeout; so who has not failed for longer than this has been heard,
+// within raftnet.RPCTimeout; so who has not failed for longer than this has been heard,
 // or this server does not lead any more. It makes up for an observation that was
 // dropped.
 const failureStale = 3 * raftnet.RPCTimeout
@@ -79,7 +79,7 @@ func (n *members) observeHeartbeats(ctx context.Context) {
 	}
 }
 
-// heard is a change of what the log should say of a server: that it does not
+// contactChange is a change of what the log should say of a server: that it does not
 // answer, once per silence, or that it answers again. The zero value is none.
 type contactChange struct {
 	server  string

@@ -268,15 +268,13 @@ func (n *restorer) proposeFrom(ctx context.Context, parts []store.RestorePart, f
 func (n *restorer) regainLeadership(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.ApplyTimeout)
 	defer cancel()
-	patience := time.NewTimer(n.cfg.ApplyTimeout)
-	defer patience.Stop()
 	for {
 		moved := n.moved.Wait()
 		_, _, err := n.waitLeadership(ctx)
 		if err == nil {
 			return true
 		}
-		if leader, _ := n.Leader(); leader != "" && leader != n.cfg.NodeID || errors.Is(err, ErrClosed) || !n.pause(ctx, moved, patience.C) {
+		if leader, _ := n.Leader(); leader != "" && leader != n.cfg.NodeID || errors.Is(err, ErrClosed) || !n.pause(ctx, moved, nil) {
 			return false
 		}
 	}

@@ -14,9 +14,9 @@ import (
 //     the follower back: it is answered here (screen);
 //   - entries that follow on S would be refused, because S itself is in no log,
 //     until the leader sends the snapshot again: that they follow is checked here
-//     instead (logStore.overlap);
+//     instead (raftlog.Log.Overlap);
 //   - the log would be emptied although it continues the snapshot, and raft would
-//     not notice: what follows on S stays (logStore.DeleteRange).
+//     not notice: what follows on S stays (raftlog.Log.DeleteRange).
 
 // screen looks at a message before raft does. It returns what raft is to be
 // given, or false when the message has been answered.

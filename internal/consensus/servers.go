@@ -24,7 +24,7 @@ type Server struct {
 // order of the log. It asks no other server: one that is cut off may not have
 // received a change.
 func (n *Node) Servers() []Server {
-	servers := n.raft.GetConfiguration().Configuration().Servers
+	servers := n.servers()
 	out := make([]Server, 0, len(servers))
 	for _, s := range servers {
 		out = append(out, Server{ID: string(s.ID), Name: raftlog.NameOf(s.ID), Addr: string(s.Address), Voter: s.Suffrage == raft.Voter})

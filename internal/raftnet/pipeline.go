@@ -18,7 +18,7 @@ import (
 // given the answer to the last.
 //
 // It also ends raft's reader when the sender ends first, which happens when the
-// sender could not read an entry (logStore.failed).
+// sender could not read an entry (raftlog.Log.failed).
 type pipeline struct {
 	raft.AppendPipeline
 	complete func(*raft.Log) (*raft.Log, error)
