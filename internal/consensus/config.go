@@ -121,10 +121,6 @@ type Config struct {
 	// is called.
 	StallLimit time.Duration
 
-	// DiskReserve is how many bytes of the disk are kept free, and at most a
-	// twentieth of it. With less, this server takes no writes as a leader. 0: none.
-	DiskReserve uint64
-
 	// Logger gets raft's warnings and errors, and its progress at debug level.
 	Logger *slog.Logger
 	// Clock gives the time of a proposal that carries none (§1.1).
@@ -254,7 +250,6 @@ func DefaultConfig(dir string) Config {
 		ApplyTimeout: 10 * time.Second,
 		WritesAtOnce: 8,
 		StallLimit:   5 * time.Second,
-		DiskReserve:  64 << 20,
 		Autopilot:    DefaultAutopilot(),
 		Logger:       slog.New(slog.DiscardHandler),
 		Clock:        time.Now,

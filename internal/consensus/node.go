@@ -117,7 +117,7 @@ func Open(ctx context.Context, cfg Config, st *store.Store) (_ *Node, err error)
 	n.stopping, n.stop = context.WithCancel(background)
 	n.aborting, n.abort = context.WithCancel(background)
 	n.upkeeping, n.stopUpkeep = context.WithCancel(background)
-	n.disk.reserve = newReserve(cfg.NodeID, n.dir, cfg.DiskReserve)
+	n.disk.reserve = newReserve(cfg.NodeID, n.dir)
 	notify := make(chan bool, 16)
 	if err = n.startRaft(snapshots, notify); err != nil {
 		return nil, err

@@ -13,6 +13,9 @@ import (
 )
 
 const (
+	// diskReserve is how many bytes of the disk are kept free, and at most a twentieth of
+	// it. With less, this server takes no writes as a leader.
+	diskReserve = 64 << 20
 	// diskInterval is how often the free space on the disk is checked.
 	diskInterval = 5 * time.Second
 	// spaceTimeout bounds the question to the other servers whether they have free
@@ -91,7 +94,6 @@ func bytesText(n uint64) string {
 // there is no free space at all.
 type reserve struct {
 	storage raftlog.Storage
-	most    uint64
 	// wake makes watchDisk check at once.
 	wake chan struct{}
 
@@ -102,8 +104,8 @@ type reserve struct {
 	leaving bool
 }
 
-func newReserve(server string, storage raftlog.Storage, most uint64) *reserve {
-	return &reserve{storage: storage, most: most, wake: make(chan struct{}, 1), disk: Disk{Server: server, Where: storage.Name()}}
+func newReserve(server string, storage raftlog.Storage) *reserve {
+	return &reserve{storage: storage, wake: make(chan struct{}, 1), disk: Disk{Server: server, Where: storage.Name()}}
 }
 
 // check measures the free space. It reports whether that has become too little, or
@@ -122,12 +124,12 @@ func (r *reserve) check() (changed bool, err error) {
 	}
 	r.unknown = false
 	before := r.disk.Low
-	r.disk.Space, r.disk.Reserve = space, min(r.most, space.Total/20)
+	r.disk.Space, r.disk.Reserve = space, min(diskReserve, space.Total/20)
 	limit := r.disk.Reserve
 	if before {
 		limit += limit / 4 // or every byte that comes and goes would change it
 	}
-	r.disk.Low = r.most > 0 && space.Free < limit
+	r.disk.Low = space.Free < limit
 	r.leaving = r.disk.Low && (r.leaving || !before)
 	return r.disk.Low != before, nil
 }
