@@ -174,20 +174,6 @@ type Batch struct {
 	Epoch *Epoch
 }
 
-// Filter returns the batch with only the changes of the kinds that keep
-// accepts, and whether anything is left of it. Revision and Prev stay as they
-// are: a forwarder of a filtered feed chains it again.
-func (b Batch) Filter(keep func(resource.Kind) bool) (Batch, bool) {
-	var kept []Change
-	for _, c := range b.Changes {
-		if keep(c.Key().Kind) {
-			kept = append(kept, c)
-		}
-	}
-	b.Changes = kept
-	return b, len(kept) > 0 || b.Epoch != nil
-}
-
 // Reader is what everyone who reads resources needs: one consistent revision.
 // *View and a union of views implement it.
 type Reader interface {

@@ -234,19 +234,6 @@ func TestFollowNoticesARewind(t *testing.T) {
 	})
 }
 
-func TestBatchFilter(t *testing.T) {
-	s := opened(t, store.DefaultOptions())
-	require.NoError(t, s.Apply(2, puts(retry("a", 1), role("r", 1))).Err)
-	batches, err := s.Next(t.Context(), 1)
-	require.NoError(t, err)
-	kept, left := batches[0].Filter(func(k resource.Kind) bool { return k == "Retry" })
-	require.True(t, left)
-	require.Len(t, kept.Changes, 1)
-	require.Len(t, batches[0].Changes, 2, "the original is as it was")
-	_, left = batches[0].Filter(func(resource.Kind) bool { return false })
-	require.False(t, left)
-}
-
 // The queue behind feed and history moves to a new array now and then; neither
 // those who read on nor those who hold an old part of it notice.
 func TestLongHistoryInASmallWindow(t *testing.T) {

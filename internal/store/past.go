@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -31,14 +30,6 @@ type Retention struct {
 // DefaultRetention returns the bounds that servers use: 100,000 batches, 64 MiB, 30 days.
 func DefaultRetention() Retention {
 	return Retention{Batches: 100_000, Bytes: 64 << 20, Age: 30 * 24 * time.Hour}
-}
-
-// Validate reports a bound that makes no sense.
-func (r Retention) Validate() error {
-	if r.Batches < 0 || r.Bytes < 0 || r.Age < 0 {
-		return errors.New("the bounds of the history must not be negative")
-	}
-	return nil
 }
 
 // CompactedError means that the contents of a revision are not kept, and which are. It
@@ -341,7 +332,7 @@ func (s *Store) StateAt(rev resource.Revision) (*Past, error) {
 		return nil, &CompactedError{Revision: rev, Oldest: p.oldest()}
 	case rev >= p.base.changed:
 		v := p.at(rev)
-		return &Past{revision: rev, history: p.view.epoch.Random, access: v.access, time: v.time, epoch: v.epoch, view: v}, nil
+		return &Past{revision: rev, history: p.view.epoch.Random, epoch: v.epoch, view: v}, nil
 	default:
 		return kept.at(rev, p.view), nil
 	}
@@ -378,8 +369,7 @@ func (s *Store) RevisionAt(at time.Time) (resource.Revision, error) {
 
 // at returns the state at a revision that is kept, whose changes up to newest are.
 func (k *pastView) at(rev resource.Revision, newest *View) *Past {
-	first := k.batches[k.firstAfter(rev)] // there is one: newest is later
-	out := &Past{revision: rev, history: newest.epoch.Random, access: first.before.access, time: first.before.time, epoch: newest.epoch, view: newest, kept: k}
+	out := &Past{revision: rev, history: newest.epoch.Random, epoch: newest.epoch, view: newest, kept: k}
 	for _, b := range slices.Backward(k.epochs) {
 		if b.revision <= rev {
 			break
@@ -394,8 +384,6 @@ func (k *pastView) at(rev resource.Revision, newest *View) *Past {
 type Past struct {
 	revision resource.Revision
 	history  uint64
-	access   resource.Revision
-	time     time.Time
 	epoch    Epoch
 	// view is the state itself, or the newest one with kept, which has the changes
 	// since.
@@ -411,12 +399,6 @@ func (p *Past) Revision() resource.Revision { return p.revision }
 // History is the random part of the epoch of the state that was the newest when this one was
 // asked for (see Position): two states of one store and one history are of one log.
 func (p *Past) History() uint64 { return p.history }
-
-// AccessRevision is that of View.AccessRevision, at the time.
-func (p *Past) AccessRevision() resource.Revision { return p.access }
-
-// Time is the time of the last batch.
-func (p *Past) Time() time.Time { return p.time }
 
 // Epoch is the epoch of the state.
 func (p *Past) Epoch() Epoch { return p.epoch }
