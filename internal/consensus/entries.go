@@ -95,7 +95,7 @@ func byEntry(batches []*queued) [][]*queued {
 // commit writes one entry and answers its batches.
 func (e *entries) commit(batches []*queued) {
 	began := time.Now()
-	results, index, err := e.apply(batches)
+	results, index, err := e.writeEntry(batches)
 	if err == nil {
 		e.pace.took(time.Since(began))
 		e.transferring.accepted()
@@ -109,8 +109,8 @@ func (e *entries) commit(batches []*queued) {
 	}
 }
 
-// apply writes one entry and returns what the state machine made of each batch.
-func (e *entries) apply(batches []*queued) (results []store.Result, index uint64, err error) {
+// writeEntry writes one entry and returns what the state machine made of each batch.
+func (e *entries) writeEntry(batches []*queued) (results []store.Result, index uint64, err error) {
 	entry := raft.Log{Data: batches[0].command, Extensions: batches[0].note}
 	if len(batches) > 1 {
 		commands, notes := make([][]byte, len(batches)), make([][]byte, len(batches))

@@ -154,6 +154,3 @@ func (n *core) noteFormat(entry *raft.Log) {
 	}
 	n.formatInUse.Store(max(n.formatInUse.Load(), format))
 }
-
-// leads reports whether this server is the leader of the moment.
-func (f *formats) leads() bool { return f.raft.State() == raft.Leader }

@@ -122,11 +122,11 @@ func (n *joiner) maintainMembership(ctx context.Context) {
 		case time.Since(asked) < askAgain:
 		case joining && !known:
 			// While a leader sends the log, this server only has not read that far.
-			if leader == "" && n.apply(ctx, true) {
+			if leader == "" && n.askToJoin(ctx, true) {
 				asked = time.Now()
 			}
 		case known && string(member.Address) != n.RaftAddr(), time.Since(heard) > noLeaderHeartbeats*n.cfg.Timing.Heartbeat:
-			if n.apply(ctx, false) {
+			if n.askToJoin(ctx, false) {
 				asked = time.Now()
 			}
 		}
@@ -149,9 +149,9 @@ func (n *joiner) begun() {
 	}
 }
 
-// apply asks the servers that may be there, one after the other, to take this one
+// askToJoin asks the servers that may be there, one after the other, to take this one
 // in, until one does, and reports whether one did.
-func (n *joiner) apply(ctx context.Context, fresh bool) bool {
+func (n *joiner) askToJoin(ctx context.Context, fresh bool) bool {
 	request := &peerv1.AddMemberRequest{
 		Name: n.cfg.NodeID, Disk: raftlog.DiskOf(n.id), Raft: n.RaftAddr(), Fresh: fresh,
 		ClusterId: n.ClusterID(), Version: version.String(), CommandFormat: n.cfg.logFormat(),

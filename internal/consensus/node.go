@@ -348,7 +348,6 @@ func (n *core) ClusterID() string { return n.dir.ID().ClusterID }
 
 // Status is a moment of a node's life, for people and metrics.
 type Status struct {
-	ClusterID, NodeID string
 	// State is leader, follower, candidate or shutdown.
 	State string
 	// Leader is the leader's node id, empty when it is not known.
@@ -363,7 +362,6 @@ type Status struct {
 func (n *core) Status() Status {
 	leader, _ := n.Leader()
 	return Status{
-		ClusterID: n.ClusterID(), NodeID: n.cfg.NodeID,
 		State:     stateName(n.raft.State()),
 		Leader:    leader,
 		Term:      n.raft.CurrentTerm(),

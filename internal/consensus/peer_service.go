@@ -80,22 +80,19 @@ func (s *peerService) ReadIndex(ctx context.Context, _ *peerv1.ReadIndexRequest)
 // it is.
 func (s *peerService) Status(ctx context.Context, _ *peerv1.StatusRequest) (*peerv1.StatusResponse, error) {
 	n := s.node
-	status := n.Status()
-	if !raftnet.CallerFrom(ctx).Member {
-		return &peerv1.StatusResponse{
-			ClusterId: status.ClusterID, Name: status.NodeID, Disk: raftlog.DiskOf(n.id), Version: version.String(),
-			CommandFormat: n.cfg.logFormat(),
-		}, nil
-	}
 	response := &peerv1.StatusResponse{
-		ClusterId: status.ClusterID, Name: status.NodeID, Disk: raftlog.DiskOf(n.id),
-		State: status.State, Leader: status.Leader, Term: status.Term,
-		LastIndex: uint64(status.Last), LastTerm: n.lastLogTerm(),
-		Committed: uint64(status.Committed), Applied: uint64(status.Applied),
+		ClusterId: n.ClusterID(), Name: n.cfg.NodeID, Disk: raftlog.DiskOf(n.id),
 		Version: version.String(), CommandFormat: n.cfg.logFormat(),
-		Raft: n.RaftAddr(), Members: n.members.memberAddresses(), DiskLow: n.Disk().Low, Stopping: n.leaving.Load(),
-		Encryption: n.encryption(),
 	}
+	if !raftnet.CallerFrom(ctx).Member {
+		return response, nil
+	}
+	status := n.Status()
+	response.State, response.Leader, response.Term = status.State, status.Leader, status.Term
+	response.LastIndex, response.LastTerm = uint64(status.Last), n.lastLogTerm()
+	response.Committed, response.Applied = uint64(status.Committed), uint64(status.Applied)
+	response.Raft, response.Members = n.RaftAddr(), n.members.memberAddresses()
+	response.DiskLow, response.Stopping, response.Encryption = n.Disk().Low, n.leaving.Load(), n.encryption()
 	if n.cfg.Addresses != nil {
 		addresses := n.cfg.Addresses()
 		response.Grpc, response.Gossip = addresses.GRPC, addresses.Gossip

@@ -211,8 +211,8 @@ func (s *Snapshots) Check(id Identity) error {
 	if err != nil {
 		return err
 	}
-	term, err := s.log.GetUint64(keyCurrentTerm)
-	if err != nil && errors.Is(err, ErrCorrupt) {
+	term, err := s.log.CurrentTerm()
+	if err != nil {
 		return err
 	}
 	metas, err := s.List()
