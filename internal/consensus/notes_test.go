@@ -13,7 +13,7 @@ import (
 	"meridian/internal/store"
 )
 
-// heard is what a server's events received of notes.
+// notesOf is what the events of a server received of notes.
 type notesOf struct {
 	mu        sync.Mutex
 	revisions map[string]resource.Revision // guarded by mu, by note

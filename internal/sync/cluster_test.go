@@ -44,21 +44,21 @@ type cluster struct {
 // has written: bbolt's new root page is then in the file, and its fdatasync has
 // returned an error.
 type failingDisk struct {
-	replicaStore
+	ReplicaStorage
 	full  *atomic.Bool
 	syncs *atomic.Int64
 	// writing is the cluster's.
 	writing *atomic.Pointer[chan struct{}]
 }
 
-func (d failingDisk) save(writes []write, state *syncv1.ReplicaState) error {
+func (d failingDisk) Write(entries []Entry) error {
 	if wait := d.writing.Load(); wait != nil {
 		<-*wait
 	}
 	if d.full.Load() {
 		return syscall.ENOSPC
 	}
-	err := d.replicaStore.save(writes, state)
+	err := d.ReplicaStorage.Write(entries)
 	if err == nil && d.syncs.Add(-1) >= 0 {
 		err = syscall.EIO
 	}
@@ -156,7 +156,7 @@ func (c *cluster) attach(r *Replica, s *store.Store, address string) *zone {
 
 func (z *zone) start(c *cluster, r *Replica, cc ClientConfig) {
 	z.replica = r
-	z.replica.disk = failingDisk{replicaStore: z.replica.disk, full: &c.diskFull, syncs: &c.syncs, writing: &c.writing}
+	z.replica.disk.storage = failingDisk{ReplicaStorage: z.replica.disk.storage, full: &c.diskFull, syncs: &c.syncs, writing: &c.writing}
 	cc.Replica = z.replica
 	var err error
 	z.client, err = NewClient(cc)

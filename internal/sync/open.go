@@ -63,7 +63,7 @@ type ReplicaStatus struct {
 // from the moment it is open; a Client keeps it up to date.
 type Replica struct {
 	cfg     ReplicaConfig
-	disk    replicaStore
+	disk    records
 	machine *replica // used by one goroutine, the Client's
 	state   *syncv1.ReplicaState
 	saved   *syncv1.ReplicaState // as of the last write that succeeded
@@ -402,7 +402,7 @@ func (r *Replica) takeAccept() {
 
 // Close releases the file. The Client must have returned.
 func (r *Replica) Close() error {
-	if err := r.disk.close(); err != nil {
+	if err := r.disk.storage.Close(); err != nil {
 		return fmt.Errorf("close replica: %w", err)
 	}
 	return nil

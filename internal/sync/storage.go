@@ -29,15 +29,6 @@ type Entry struct {
 	Key, Value []byte
 }
 
-// replicaStore saves and reads a replica: records, and in tests one that fails.
-type replicaStore interface {
-	// save writes operations and state as one; they are durable when it returns.
-	save(writes []write, state *syncv1.ReplicaState) error
-	// read returns what is durable.
-	read() (*contents, error)
-	close() error
-}
-
 // records seals what a replica holds into storage entries.
 type records struct {
 	storage ReplicaStorage
@@ -59,6 +50,7 @@ func openStorage(m ReplicaStorage, decode Decoder) (*contents, error) {
 	return c, nil
 }
 
+// save writes operations and state as one; they are durable when it returns.
 func (k records) save(writes []write, state *syncv1.ReplicaState) error {
 	entries := make([]Entry, 0, 2*len(writes)+1) // each is at most two
 	for _, w := range writes {
@@ -74,6 +66,7 @@ func (k records) save(writes []write, state *syncv1.ReplicaState) error {
 	return nil
 }
 
+// read returns what is durable.
 func (k records) read() (*contents, error) {
 	c := &contents{decode: k.decode}
 	if err := k.storage.Read(c.visit); err != nil {
@@ -82,8 +75,6 @@ func (k records) read() (*contents, error) {
 	c.finish()
 	return c, nil
 }
-
-func (k records) close() error { return k.storage.Close() }
 
 func recordEntry(bucket, key, payload []byte) Entry {
 	return Entry{Bucket: string(bucket), Key: key, Value: sealRecord(key, payload)}
