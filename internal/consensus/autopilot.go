@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
-	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
@@ -252,22 +251,6 @@ func (p *pilot) stats(ctx context.Context, s *autopilot.Server) autopilot.Server
 	return autopilot.ServerStats{
 		LastContact: n.members.contacts.silence(s.ID), LastTerm: status.GetLastTerm(), LastIndex: status.GetLastIndex(),
 	}
-}
-
-// statusOf asks a member at its address how it stands.
-func (n *core) statusOf(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) (*peerv1.StatusResponse, error) {
-	status, err := peerv1.NewRaftServiceClient(n.PeerConn(string(addr))).Status(ctx, &peerv1.StatusRequest{})
-	switch {
-	case err != nil:
-		return nil, callFailure(err)
-	case status.GetName() != raftlog.NameOf(id):
-		return nil, fmt.Errorf("the server at %s is %s, not %s", addr, status.GetName(), raftlog.NameOf(id))
-	case status.GetDisk() != raftlog.DiskOf(id):
-		return nil, fmt.Errorf("the server at %s has another disk than the member %s", addr, raftlog.NameOf(id))
-	case status.GetClusterId() != n.ClusterID():
-		return nil, fmt.Errorf("the server at %s is of cluster %s", addr, status.GetClusterId())
-	}
-	return status, nil
 }
 
 // RemoveFailedServer removes a server that is dead still. Autopilot has made

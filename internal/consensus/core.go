@@ -17,6 +17,7 @@ import (
 // by every part.
 type core struct {
 	lifecycle
+	learned
 	cfg       Config
 	st        *store.Store
 	dir       *raftlog.DataDir
@@ -49,13 +50,6 @@ type lifecycle struct {
 	// stopping ends when Close begins to stop the node's own goroutines, aborting
 	// when it can wait no longer for the answers of peers.
 	stopping, aborting context.Context
-	roster             roster
-	// formatInUse is the newest format of the entries that this server has applied
-	// or had in its log when it started.
-	formatInUse atomic.Uint32
-	// newerLog is the first entry that the log had at the start and this release
-	// cannot apply; nil for none.
-	newerLog error
 	// leaving says that the process was told to stop (Leave).
 	leaving     atomic.Bool
 	stop, abort context.CancelFunc
@@ -73,4 +67,15 @@ type lifecycle struct {
 	// raftEnd is the end of raft, once it was asked for.
 	raftOnce sync.Once
 	raftEnd  raft.Future
+}
+
+// learned is what a server learns from the entries of its log.
+type learned struct {
+	roster roster
+	// formatInUse is the newest format of the entries that this server has applied
+	// or had in its log when it started.
+	formatInUse atomic.Uint32
+	// newerLog is the first entry that the log had at the start and this release
+	// cannot apply; nil for none.
+	newerLog error
 }

@@ -14,12 +14,6 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// servers returns the members as this server knows them: the newest
-// configuration in its log, whether it is committed or not.
-func (n *core) servers() []raft.Server {
-	return n.raft.GetConfiguration().Configuration().Servers
-}
-
 // members knows the servers of the cluster, and changes who they are while this
 // server leads.
 type members struct {

@@ -3,16 +3,12 @@ package consensus
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"meridian/internal/gossip"
 	"meridian/internal/raftlog"
@@ -149,34 +145,6 @@ func (n *members) askStatus(ctx context.Context, s raft.Server, hint gossip.Peer
 		m.Problem = fmt.Sprintf("it does not answer the leader's heartbeats (for %s)", n.contacts.silence(s.ID).Round(time.Second))
 	}
 	return m
-}
-
-// callFailure says in a few words why a call to a peer has no answer, without
-// what gRPC adds about itself.
-func callFailure(err error) error {
-	said := status.Convert(err)
-	switch said.Code() {
-	case codes.DeadlineExceeded, codes.Canceled:
-		return errors.New("no answer in time")
-	case codes.Unavailable:
-		return errors.New(said.Message())
-	default:
-		return err
-	}
-}
-
-// lastLogTerm is the term of the last entry of the log, or of the snapshot that
-// the log has not continued yet.
-func (n *core) lastLogTerm() uint64 {
-	stats := n.raft.Stats() // raft says it nowhere else
-	number := func(name string) uint64 {
-		v, _ := strconv.ParseUint(stats[name], 10, 64)
-		return v
-	}
-	if number("last_snapshot_index") >= number("last_log_index") {
-		return number("last_snapshot_term")
-	}
-	return number("last_log_term")
 }
 
 // Health is how the members of the cluster do, in the eyes of the leader.

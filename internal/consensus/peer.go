@@ -1,12 +1,17 @@
 package consensus
 
 import (
-	"slices"
+	"context"
+	"errors"
+	"fmt"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	peerv1 "meridian/api/peer/v1"
+	"meridian/internal/raftlog"
 	"meridian/internal/raftnet"
 )
 
@@ -34,9 +39,34 @@ func (n *core) Recheck() {
 	}
 }
 
-// isMember reports whether a server is a member, as far as this one knows.
-func (n *core) isMember(id raft.ServerID) bool {
-	return slices.ContainsFunc(n.servers(), func(s raft.Server) bool { return s.ID == id })
+// statusOf asks a member at its address how it stands.
+func (n *core) statusOf(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) (*peerv1.StatusResponse, error) {
+	status, err := peerv1.NewRaftServiceClient(n.PeerConn(string(addr))).Status(ctx, &peerv1.StatusRequest{})
+	switch {
+	case err != nil:
+		return nil, callFailure(err)
+	case status.GetName() != raftlog.NameOf(id):
+		return nil, fmt.Errorf("the server at %s is %s, not %s", addr, status.GetName(), raftlog.NameOf(id))
+	case status.GetDisk() != raftlog.DiskOf(id):
+		return nil, fmt.Errorf("the server at %s has another disk than the member %s", addr, raftlog.NameOf(id))
+	case status.GetClusterId() != n.ClusterID():
+		return nil, fmt.Errorf("the server at %s is of cluster %s", addr, status.GetClusterId())
+	}
+	return status, nil
+}
+
+// callFailure says in a few words why a call to a peer has no answer, without
+// what gRPC adds about itself.
+func callFailure(err error) error {
+	said := status.Convert(err)
+	switch said.Code() {
+	case codes.DeadlineExceeded, codes.Canceled:
+		return errors.New("no answer in time")
+	case codes.Unavailable:
+		return errors.New(said.Message())
+	default:
+		return err
+	}
 }
 
 // stopPeers ends the calls to and of peers.

@@ -1,6 +1,8 @@
 package consensus
 
 import (
+	"slices"
+
 	"github.com/hashicorp/raft"
 
 	"meridian/internal/raftlog"
@@ -11,6 +13,17 @@ import (
 func (n *core) identity() raftnet.Identity {
 	id := n.dir.ID()
 	return raftnet.Identity{Server: id.ServerID(), Cluster: id.ClusterID}
+}
+
+// servers returns the members as this server knows them: the newest
+// configuration in its log, whether it is committed or not.
+func (n *core) servers() []raft.Server {
+	return n.raft.GetConfiguration().Configuration().Servers
+}
+
+// isMember reports whether a server is a member, as far as this one knows.
+func (n *core) isMember(id raft.ServerID) bool {
+	return slices.ContainsFunc(n.servers(), func(s raft.Server) bool { return s.ID == id })
 }
 
 // Server is a member of the cluster as this server's copy of the log has it.

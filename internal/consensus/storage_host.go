@@ -107,10 +107,27 @@ func (n *core) lastSnapshot() (index, term uint64) {
 	if r == nil {
 		return 0, 0
 	}
+	stats := raftStats(r)
+	return stats("last_snapshot_index"), stats("last_snapshot_term")
+}
+
+// lastLogTerm is the term of the last entry of the log, or of the snapshot that
+// the log has not continued yet.
+func (n *core) lastLogTerm() uint64 {
+	stats := raftStats(n.raft)
+	if stats("last_snapshot_index") >= stats("last_log_index") {
+		return stats("last_snapshot_term")
+	}
+	return stats("last_log_term")
+}
+
+// raftStats returns numbers that raft says nowhere else, by name.
+func raftStats(r *raft.Raft) func(name string) uint64 {
 	stats := r.Stats()
-	index, _ = strconv.ParseUint(stats["last_snapshot_index"], 10, 64)
-	term, _ = strconv.ParseUint(stats["last_snapshot_term"], 10, 64)
-	return index, term
+	return func(name string) uint64 {
+		number, _ := strconv.ParseUint(stats[name], 10, 64)
+		return number
+	}
 }
 
 // startError adds to an error of Open what helps against it.
