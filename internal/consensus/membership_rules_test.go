@@ -12,7 +12,7 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// members is a membership led by a; who is in silent has not answered for long.
+// membersOf is a membership led by a; who is in silent has not answered for long.
 func membersOf(silent string, servers ...raft.Server) membership {
 	called := map[raft.ServerID]bool{}
 	for _, s := range servers {

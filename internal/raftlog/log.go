@@ -382,12 +382,12 @@ const spaceRetry = time.Second
 
 // write does one write of so many bytes, which has an effect or none. Without space it
 // waits until there is some, or fails with ErrDiskFull; any other failure is the end.
-func (s *Log) write(wait bool, does access, bytes uint64, do func() error) error {
+func (s *Log) write(wait bool, op operation, bytes uint64, do func() error) error {
 	for {
 		if err := s.Failure(); err != nil {
 			return s.failed(err)
 		}
-		end := s.stall.begin(does, bytes)
+		end := s.stall.begin(op, bytes)
 		err := s.guard(do)
 		end()
 		if err == nil {

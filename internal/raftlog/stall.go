@@ -47,24 +47,23 @@ const (
 	slowWrite = 1500 * time.Millisecond
 )
 
-// access is what is done to the file.
-type access bool
+// operation is what is done to the file.
+type operation bool
 
 const (
 	// writes: entries or a value are written, as in an election. How long that takes counts
 	// when it is small and nothing else was pending, for which it might wait.
-	writes access = true
+	writes operation = true
 	// removes: entries are removed.
-	removes access = false
+	removes operation = false
 )
 
-// begin is called before something is written or removed, of which bytes may be written
-// again; what it returns is called after it.
-func (w *stallWatch) begin(does access, bytes uint64) (end func()) {
+// begin is called before an operation that writes so many bytes, what it returns after it.
+func (w *stallWatch) begin(op operation, bytes uint64) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	began := time.Now()
-	timed := does == writes && bytes <= smallWrite && w.pending == 0
+	timed := op == writes && bytes <= smallWrite && w.pending == 0
 	w.pending++
 	w.bytes += bytes
 	if w.pending == 1 {

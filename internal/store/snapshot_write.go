@@ -135,7 +135,7 @@ func requestToProto(r *request) *storev1.SnapshotRequest {
 	return out
 }
 
-// outcomeToProto and outcomeFromProto differ by the unspecified value alone.
+// outcomeToProto leaves space for the unspecified value.
 func outcomeToProto(o Outcome) storev1.SnapshotOutcome { return storev1.SnapshotOutcome(o + 1) } //nolint:gosec // five values
 
 func undoToProto(past []*record, i int, base *View) *storev1.SnapshotBatch {
