@@ -266,6 +266,29 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, "false 3\n", h.run("status", "-o", "jsonpath={.ok} {.zones[0].lag}").stdout)
 }
 
+// TestStatusOfAZone: a zone of several servers names those that do not answer, as a
+// global does. One without members, or whose members the caller may not read, is
+// answered without them.
+func TestStatusOfAZone(t *testing.T) {
+	h := newHarness(t)
+	h.server.Role, h.server.AllMembers = "zone", threeServers()
+	h.server.Answer = func(*meridianv1.InspectRequest) (*meridianv1.InspectResponse, error) {
+		return &meridianv1.InspectResponse{Json: []byte(`{"items":[]}`)}, nil
+	}
+	out := h.run("status")
+	require.Equal(t, exit.No, out.code)
+	require.Equal(t, "zone at revision 1840\n3 servers\n0 dataplanes\nNeeds attention:\n  server g3 is unreachable: connection refused\n", out.stdout)
+
+	h.server.AllMembers.Members = h.server.AllMembers.GetMembers()[:2]
+	require.Equal(t, "zone at revision 1840\n2 servers\n0 dataplanes\nNothing needs attention.\n", h.ok("status"))
+	for _, code := range []rpcerr.Code{rpcerr.Unsupported, rpcerr.Denied} {
+		h.server.MembersError = rpcerr.New(code, "", "no members for you")
+		require.Equal(t, "zone at revision 1840\n0 dataplanes\nNothing needs attention.\n", h.ok("status"))
+	}
+	h.server.MembersError = rpcerr.New(rpcerr.Internal, "", "the disk is gone")
+	require.Contains(t, h.run("status").stderr, "the disk is gone")
+}
+
 func TestZonesAreSwitchedAndDeleted(t *testing.T) {
 	h := newHarness(t)
 	h.ok("apply", "-f", h.write("z.yaml", "type: Zone\nname: east\n"))

@@ -80,10 +80,12 @@ func (a *app) survey(ctx context.Context) (*overview, error) {
 		Role: info.GetRole(), Revision: info.GetRevision(),
 		Servers: []memberView{}, Zones: []zoneView{}, Problems: []string{},
 	}
+	err = a.surveyServers(ctx, o)
 	if o.Role == "global" {
-		if err := errors.Join(a.surveyServers(ctx, o), a.surveyZones(ctx, o), a.surveyRollouts(ctx, o)); err != nil {
-			return nil, err
-		}
+		err = errors.Join(err, a.surveyZones(ctx, o), a.surveyRollouts(ctx, o))
+	}
+	if err != nil {
+		return nil, err
 	}
 	if err := a.surveyPolicies(ctx, o); err != nil {
 		return nil, err
@@ -108,9 +110,14 @@ func (o *overview) note(notes []string) {
 	}
 }
 
+// surveyServers reports the servers of a global, or of a zone that has several. A zone
+// of one server has no members, and its callers may not be allowed to read them.
 func (a *app) surveyServers(ctx context.Context, o *overview) error {
 	members, err := call(ctx, a, (*client.Client).Members, &meridianv1.MembersRequest{})
 	if err != nil {
+		if code := rpcerr.CodeOf(err); o.Role != "global" && (code == rpcerr.Unsupported || code == rpcerr.Denied) {
+			return nil
+		}
 		return err
 	}
 	if members.GetLeader() == "" {
@@ -241,6 +248,8 @@ func (o *overview) String() string {
 				fmt.Fprintf(&b, "zone %s is draining%s\n", z.Name, z.Drain.progress())
 			}
 		}
+	} else if len(o.Servers) > 0 {
+		fmt.Fprintf(&b, "%s\n", print.Plural(len(o.Servers), "server"))
 	}
 	if !o.Proxies.unknown {
 		fmt.Fprintf(&b, "%s\n", print.Plural(o.Proxies.Total, "dataplane"))

@@ -97,6 +97,8 @@ type Server struct {
 	Snapshots  *Snapshots
 	Tokens     *Tokens
 	AllMembers *meridianv1.MembersResponse
+	// MembersError, if it is set, is what the server answers in their place.
+	MembersError error
 	// GeneratesCA: each member has the key of the certificate authority.
 	GeneratesCA bool
 }

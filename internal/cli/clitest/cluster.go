@@ -15,7 +15,7 @@ import (
 func (s *Server) Members(context.Context, *meridianv1.MembersRequest) (*meridianv1.MembersResponse, error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	return s.AllMembers, nil
+	return s.AllMembers, s.MembersError
 }
 
 // TransferLeadership makes the named member the leader.
