@@ -139,7 +139,7 @@ func loadSource(path string, stdin io.Reader, opts DecodeOptions) ([]Document, D
 		}
 		defer file.Close()
 		if info, err := file.Stat(); err == nil && info.Size() > MaxSourceBytes && !opts.Large {
-			return nil, sourceError(name, 0, tooLarge(fmt.Sprintf("%d MiB", info.Size()>>20)).Error())
+			return nil, sourceError(name, 0, tooLarge(fmt.Sprintf("%d MiB", (info.Size()+(1<<20)-1)>>20), opts).Error())
 		}
 		reader = file
 	}
@@ -154,13 +154,19 @@ func loadSource(path string, stdin io.Reader, opts DecodeOptions) ([]Document, D
 		return nil, sourceError(name, 0, plainError(err).Error())
 	}
 	if len(data) > MaxSourceBytes {
-		return nil, sourceError(name, 0, tooLarge("more than that").Error())
+		return nil, sourceError(name, 0, tooLarge("more than that", opts).Error())
 	}
 	return decodeAll(name, data, opts, &place{})
 }
 
-func tooLarge(size string) error {
-	return fmt.Errorf("a file of documents can have %d MiB, this one has %s; split it, or, where lines of `---` separate its documents, apply it with --in-batches", MaxSourceBytes>>20, size)
+// tooLarge says what can be done about a file of that size. Of a large input, only JSON
+// is bounded as a file.
+func tooLarge(size string, opts DecodeOptions) error {
+	what, otherwise := "a file of documents", ", where lines of `---` separate its documents, apply it with --in-batches"
+	if opts.Large {
+		what, otherwise = "a file of JSON", " write its documents as YAML, with lines of `---` between them"
+	}
+	return fmt.Errorf("%s can have %d MiB, this one has %s; split it, or%s", what, MaxSourceBytes>>20, size, otherwise)
 }
 
 // plainError takes the operation and the path, which the message has already,

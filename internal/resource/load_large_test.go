@@ -1,7 +1,10 @@
 package resource_test
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -46,4 +49,10 @@ func TestLoadReadsLargeSources(t *testing.T) {
 
 	_, err = resource.Load([]string{"-"}, endless{}, resource.DecodeOptions{Large: true})
 	require.ErrorContains(t, err, "there are more than 32 MiB without a line `---`")
+
+	// JSON is read as a whole, also then: to advise --in-batches would lead nowhere.
+	path := filepath.Join(t.TempDir(), "large.json")
+	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte{' '}, resource.MaxSourceBytes+1), 0o600))
+	_, err = resource.Load([]string{path}, nil, resource.DecodeOptions{Large: true})
+	require.EqualError(t, err, path+": a file of JSON can have 32 MiB, this one has more than that; split it, or write its documents as YAML, with lines of `---` between them")
 }

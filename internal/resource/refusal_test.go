@@ -237,6 +237,11 @@ func TestLoadRefusals(t *testing.T) {
 	require.NoError(t, huge.Truncate(100<<20)) // sparse: uses no space
 	require.NoError(t, huge.Close())
 
+	large, err := os.Create(path("large.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, large.Truncate(resource.MaxSourceBytes+1))
+	require.NoError(t, large.Close())
+
 	tests := []struct {
 		name  string
 		paths []string
@@ -247,6 +252,7 @@ func TestLoadRefusals(t *testing.T) {
 		{"a file of comments", []string{path("comment.yaml")}, path("comment.yaml") + ": holds no resources"},
 		{"empty standard input", []string{"-"}, "stdin: holds no resources"},
 		{"100 MB", []string{path("huge.yaml")}, path("huge.yaml") + ": a file of documents can have 32 MiB, this one has 100 MiB; split it, or, where lines of `---` separate its documents, apply it with --in-batches"},
+		{"a byte too many", []string{path("large.yaml")}, path("large.yaml") + ": a file of documents can have 32 MiB, this one has 33 MiB; split it, or, where lines of `---` separate its documents, apply it with --in-batches"},
 		{
 			"one identity in two files",
 			[]string{path("one.yaml"), path("two.yaml")},
