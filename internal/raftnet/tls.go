@@ -365,7 +365,11 @@ func (n *tlsNetwork) dial(ctx context.Context, addr string, config *tls.Config) 
 	}
 	conn := tls.Client(newProgressConn(raw), config)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(err, raw.Close())
+		_ = raw.Close() // it is closed already where ctx has ended
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("no TLS handshake in time: %w", err)
+		}
+		return nil, err
 	}
 	return conn, nil
 }

@@ -224,17 +224,23 @@ func serverTwo(t *testing.T, ca *raftnettest.Authority) (Network, Transport) {
 func TestOnlyAnAddressWithoutAProcessRefuses(t *testing.T) {
 	ca := raftnettest.NewAuthority(t)
 	network, _ := serverTwo(t, ca)
-	refused := func(addr string, patience time.Duration) bool {
+	meet := func(addr string, patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		err := network.Meet(ctx, "one", addr)
 		require.Error(t, err)
-		return errors.Is(err, syscall.ECONNREFUSED)
+		return err
+	}
+	refused := func(addr string, patience time.Duration) bool {
+		return errors.Is(meet(addr, patience), syscall.ECONNREFUSED)
 	}
 
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // a process that is stopped takes connections too
 	require.NoError(t, err)
-	require.False(t, refused(silent.Addr().String(), 50*time.Millisecond), "it does not answer")
+	err = meet(silent.Addr().String(), 50*time.Millisecond)
+	require.NotErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.EqualError(t, err, "reach server one of this cluster: no TLS handshake in time: context deadline exceeded", "operators read it: no more than that")
 	require.NoError(t, silent.Close())
 
 	unknown, stop := answeringUntil(t, Config{Addr: "127.0.0.1:0", TLS: raftnettest.NewAuthority(t).Config(t, "one")})
