@@ -35,8 +35,10 @@ const (
 	firstPause, maxPause = 200 * time.Millisecond, 10 * time.Second
 	// maxReconnect is the longest pause between attempts to connect to a zone that is away.
 	maxReconnect = 5 * time.Second
-	// keepAlive is after what silence the zone is asked whether it is there.
-	keepAlive = 30 * time.Second
+	// keepAlive is after what silence the zone is asked whether it is there, and
+	// keepAliveOfSeveral where there are other servers to go to: what is registered at a
+	// server that hangs ends a grace period later. Zones allow ten seconds, by their clock.
+	keepAlive, keepAliveOfSeveral = 30 * time.Second, 12 * time.Second
 	// maxSocketPath is the longest path of a unix socket that every system takes.
 	maxSocketPath = 103
 	// maxSocketDir is the longest path of the socket's directory: the socket is made in a
@@ -248,11 +250,20 @@ func (a *agent) aborted() bool {
 
 // dial prepares a connection to the first of some addresses that accepts one.
 func (a *agent) dial(addresses ...string) (*grpc.ClientConn, error) {
-	return dial.Conn(dial.Config{
+	return dial.Conn(a.connecting(), addresses...)
+}
+
+// connecting is how the agent connects to its zone.
+func (a *agent) connecting() dial.Config {
+	config := dial.Config{
 		Transport: a.cfg.Transport, Credentials: fileToken{a}, UserAgent: "meridian-proxy/" + version.String(),
 		MaxMessage: maxRelayed, KeepAlive: keepAlive, Log: dial.NewLog(),
 		Backoff: backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnect},
-	}, addresses...)
+	}
+	if len(a.cfg.Addresses) > 1 {
+		config.KeepAlive = keepAliveOfSeveral
+	}
+	return config
 }
 
 // token reads the token.
