@@ -235,6 +235,7 @@ func TestStatus(t *testing.T) {
 		return &meridianv1.InspectResponse{Json: []byte(`{"items":[]}`)}, nil
 	}
 	require.Equal(t, "global at revision 1840\n2 servers, 2 zones\n0 dataplanes\nNothing needs attention.\n", h.ok("status"))
+	require.EqualValues(t, 1, h.server.Connections.Load(), "a server that hangs is waited for once")
 	h.server.AllMembers = threeServers()
 	h.server.AllZones[0] = &meridianv1.ZoneStatus{Name: "east", State: "lagging", Lag: 3}
 	failing = "AuthPolicy"

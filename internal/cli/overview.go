@@ -72,7 +72,13 @@ False. The exit code is 1 when there is anything.`,
 }
 
 func (a *app) survey(ctx context.Context) (*overview, error) {
-	info, err := call(ctx, a, (*client.Client).Info, &meridianv1.InfoRequest{})
+	// One connection for all questions: a server that hangs costs its patience once.
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	info, err := client.Ask(ctx, c, (*client.Client).Info, &meridianv1.InfoRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -80,18 +86,18 @@ func (a *app) survey(ctx context.Context) (*overview, error) {
 		Role: info.GetRole(), Revision: info.GetRevision(),
 		Servers: []memberView{}, Zones: []zoneView{}, Problems: []string{},
 	}
-	err = a.surveyServers(ctx, o)
+	err = o.surveyServers(ctx, c)
 	if o.Role == "global" {
-		err = errors.Join(err, a.surveyZones(ctx, o), a.surveyRollouts(ctx, o))
+		err = errors.Join(err, o.surveyZones(ctx, c), o.surveyRollouts(ctx, c))
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := a.surveyPolicies(ctx, o); err != nil {
+	if err := o.surveyPolicies(ctx, c); err != nil {
 		return nil, err
 	}
 	if o.Role != "global" || len(o.Zones) > 0 {
-		a.surveyProxies(ctx, o)
+		o.surveyProxies(ctx, c)
 	}
 	o.OK = len(o.Problems) == 0
 	return o, nil
@@ -112,8 +118,8 @@ func (o *overview) note(notes []string) {
 
 // surveyServers reports the servers of a global, or of a zone that has several. A zone
 // of one server has no members, and its callers may not be allowed to read them.
-func (a *app) surveyServers(ctx context.Context, o *overview) error {
-	members, err := call(ctx, a, (*client.Client).Members, &meridianv1.MembersRequest{})
+func (o *overview) surveyServers(ctx context.Context, c *client.Client) error {
+	members, err := client.Ask(ctx, c, (*client.Client).Members, &meridianv1.MembersRequest{})
 	if err != nil {
 		if code := rpcerr.CodeOf(err); o.Role != "global" && (code == rpcerr.Unsupported || code == rpcerr.Denied) {
 			return nil
@@ -135,8 +141,8 @@ func (a *app) surveyServers(ctx context.Context, o *overview) error {
 	return nil
 }
 
-func (a *app) surveyZones(ctx context.Context, o *overview) error {
-	zones, err := call(ctx, a, (*client.Client).Zones, &meridianv1.ZonesRequest{})
+func (o *overview) surveyZones(ctx context.Context, c *client.Client) error {
+	zones, err := client.Ask(ctx, c, (*client.Client).Zones, &meridianv1.ZonesRequest{})
 	if err != nil {
 		return err
 	}
@@ -156,8 +162,8 @@ func (a *app) surveyZones(ctx context.Context, o *overview) error {
 
 // surveyRollouts reports the rollouts that have halted. A global of an older release has
 // none, and a caller who may read none is told of none.
-func (a *app) surveyRollouts(ctx context.Context, o *overview) error {
-	listed, err := call(ctx, a, (*client.Client).ListRollouts, &meridianv1.ListRolloutsRequest{})
+func (o *overview) surveyRollouts(ctx context.Context, c *client.Client) error {
+	listed, err := client.Ask(ctx, c, (*client.Client).ListRollouts, &meridianv1.ListRolloutsRequest{})
 	if err != nil {
 		if code := rpcerr.CodeOf(err); code == rpcerr.Unsupported || code == rpcerr.Denied {
 			return nil
@@ -174,12 +180,12 @@ func (a *app) surveyRollouts(ctx context.Context, o *overview) error {
 }
 
 // surveyPolicies reports the conditions that are False, of every mesh.
-func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
+func (o *overview) surveyPolicies(ctx context.Context, c *client.Client) error {
 	for _, d := range resource.Kinds() {
 		if !inherit.Follows(d.Kind) {
 			continue
 		}
-		response, err := call(ctx, a, (*client.Client).Inspect, question.Request(question.Conditions{Kind: d.Kind}, "", ""))
+		response, err := client.Ask(ctx, c, (*client.Client).Inspect, question.Request(question.Conditions{Kind: d.Kind}, "", ""))
 		var about answer.ConditionsAnswer
 		if err == nil {
 			err = answer.Unmarshal(response.GetJson(), &about)
@@ -190,9 +196,9 @@ func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
 		answer.Names(response.GetShownNames()).Apply(&about)
 		o.note(response.GetNotes())
 		for _, item := range about.Items {
-			for _, c := range item.Conditions {
-				if c.Status == "False" {
-					o.problem("%s/%s in mesh %s: %s is False (%s)", d.Kind, item.Name, item.Mesh, c.Type, c.Reason)
+			for _, condition := range item.Conditions {
+				if condition.Status == "False" {
+					o.problem("%s/%s in mesh %s: %s is False (%s)", d.Kind, item.Name, item.Mesh, condition.Type, condition.Reason)
 				}
 			}
 		}
@@ -201,8 +207,8 @@ func (a *app) surveyPolicies(ctx context.Context, o *overview) error {
 }
 
 // surveyProxies counts the proxies of all zones that answer.
-func (a *app) surveyProxies(ctx context.Context, o *overview) {
-	response, err := call(ctx, a, (*client.Client).Inspect, question.Request(question.Dataplanes{}, "", ""))
+func (o *overview) surveyProxies(ctx context.Context, c *client.Client) {
+	response, err := client.Ask(ctx, c, (*client.Client).Inspect, question.Request(question.Dataplanes{}, "", ""))
 	var list answer.DataplanesAnswer
 	if err == nil {
 		err = answer.Unmarshal(response.GetJson(), &list)

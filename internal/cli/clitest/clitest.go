@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -99,6 +101,8 @@ type Server struct {
 	AllMembers *meridianv1.MembersResponse
 	// MembersError, if it is set, is what the server answers in their place.
 	MembersError error
+	// Connections counts those that were opened.
+	Connections atomic.Int32
 	// GeneratesCA: each member has the key of the certificate authority.
 	GeneratesCA bool
 }
@@ -511,6 +515,25 @@ type askedBy struct {
 // Context implements grpc.ServerStream.
 func (s askedBy) Context() context.Context { return s.ctx }
 
+// connections counts the connections of a server.
+type connections struct{ opened *atomic.Int32 }
+
+// HandleConn implements stats.Handler.
+func (c connections) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, begins := s.(*stats.ConnBegin); begins {
+		c.opened.Add(1)
+	}
+}
+
+// TagConn implements stats.Handler.
+func (connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// TagRPC implements stats.Handler.
+func (connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (connections) HandleRPC(context.Context, stats.RPCStats) {}
+
 // Serve runs the server on a free port until the test ends, and returns its
 // address and what stops it before.
 func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop func()) {
@@ -519,7 +542,7 @@ func (s *Server) Serve(t *testing.T, config *tls.Config) (address string, stop f
 	require.NoError(t, err)
 	server := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)), grpc.MaxRecvMsgSize(batch.MaxMessage), // as a server has it
-		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
+		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream), grpc.StatsHandler(connections{&s.Connections}),
 	)
 	meridianv1.RegisterAdminServiceServer(server, s)
 	meridianv1.RegisterInspectServiceServer(server, s)
