@@ -17,6 +17,7 @@ import (
 	"meridian/internal/consensus"
 	"meridian/internal/controlplane"
 	"meridian/internal/controlplane/cluster"
+	"meridian/internal/raftlog"
 	"meridian/internal/resource"
 	"meridian/internal/server"
 	"meridian/internal/service/auditlog"
@@ -55,15 +56,27 @@ func (z *zone) openLog(ctx context.Context, s *store.Store) error {
 	if z.cluster != nil {
 		return z.cluster.OpenLog(ctx, s)
 	}
-	if err := z.OpenNode(ctx, z.NodeConfig(consensus.RoleZone, s)); err != nil {
+	err := z.OpenNode(ctx, z.NodeConfig(consensus.RoleZone, s))
+	several := err == nil && len(z.Node.Servers()) > 1
+	if errors.Is(err, raftlog.ErrForeignDataDir) {
+		several = namedServerOf(z.cfg.Name, z.cfg.DataDir)
+	}
+	if several {
+		return &server.UsageError{Err: fmt.Errorf("--data-dir %s: it is of one of several servers of zone %q: say with --raft-addr HOST:PORT where the others reach this one", z.cfg.DataDir, z.cfg.Name)}
+	}
+	if err != nil {
 		return err
 	}
-	if n := len(z.Node.Servers()); n > 1 {
-		return &server.UsageError{Err: fmt.Errorf("--data-dir %s: it is of one of %d servers of zone %q: say with --raft-addr HOST:PORT where the others reach this one", z.cfg.DataDir, n, z.cfg.Name)}
-	}
-	var err error
 	z.PKI, err = server.OpenPKI(z.cfg.Options, z.Encryption, z.cfg.Name, "", z.Addresses, z.Now, z.Log)
 	return err
+}
+
+// namedServerOf reports whether a data directory is of a server of the zone that has a name
+// of its own, as those of a zone of several have.
+func namedServerOf(zone, dir string) bool {
+	have, err := readMode(dir)
+	name := raftlog.NodeIn(dir)
+	return err == nil && have.Name == zone && name != "" && name != zone
 }
 
 func (z *zone) openRecords(keys token.RingConfig) error {

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/clientconfig"
+	"meridian/internal/consensus"
+	"meridian/internal/raftlog"
 	"meridian/internal/server"
 )
 
@@ -96,4 +98,27 @@ func TestModeIsForLife(t *testing.T) {
 	require.ErrorContains(t, checkMode(dir, east), "is damaged")
 	require.NoError(t, os.WriteFile(path, []byte(`{"formatVersion": 2, "name": "east", "federated": true}`), 0o600))
 	require.ErrorContains(t, checkMode(dir, east), "newer release")
+}
+
+// A server of a zone of several that is started without --raft-addr is told so, whatever
+// its name.
+func TestAServerOfSeveralNeedsItsPort(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, checkMode(dir, mode{FormatVersion: 1, Name: "east"}))
+	owner := raftlog.Owner{Role: string(consensus.RoleZone), NodeID: "two"}
+	of, err := raftlog.OpenDataDir(raftlog.Files(dir), owner)
+	require.NoError(t, err)
+	require.NoError(t, of.Claim(owner))
+	of.Keep()
+	of.Close()
+
+	for zone, want := range map[string]string{
+		"east": `it is of one of several servers of zone "east": say with --raft-addr HOST:PORT`,
+		"west": `is of a server with the name "two", not "west"`,
+	} {
+		err := Run(t.Context(), Config{
+			Options: server.Options{DataDir: dir, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0"}, Name: zone,
+		}, slog.New(slog.DiscardHandler), nil)
+		require.ErrorContains(t, err, want)
+	}
 }

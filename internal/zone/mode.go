@@ -31,23 +31,16 @@ func (m mode) String() string {
 // checkMode checks that a data directory is what it is about to be used for, and
 // notes it down on first use (§1.3).
 func checkMode(dir string, want mode) error {
-	path := filepath.Join(dir, modeFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	have, err := readMode(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		encoded, err := json.MarshalIndent(want, "", "  ")
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", modeFile, err)
 		}
-		return atomicfile.Write(path, append(encoded, '\n'), 0o644)
-	}
-	if err != nil {
+		return atomicfile.Write(filepath.Join(dir, modeFile), append(encoded, '\n'), 0o644)
+	case err != nil:
 		return fmt.Errorf("--data-dir: %w", err)
-	}
-	var have mode
-	if err := json.Unmarshal(data, &have); err != nil {
-		return fmt.Errorf("--data-dir: %s is damaged (%w); restore it, or start with a new directory", path, err)
-	}
-	switch {
 	case have.FormatVersion > want.FormatVersion:
 		return fmt.Errorf("--data-dir %s was written by a newer release", dir)
 	case have.Name != want.Name:
@@ -60,4 +53,17 @@ func checkMode(dir string, want mode) error {
 		return fmt.Errorf("--data-dir %s belongs to %s, and would now be used for %s; that never changes: %s, or choose another directory", dir, have, want, fix)
 	}
 	return nil
+}
+
+// readMode reads what a data directory says that it is.
+func readMode(dir string) (have mode, err error) {
+	path := filepath.Join(dir, modeFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return mode{}, err
+	}
+	if err := json.Unmarshal(data, &have); err != nil {
+		return mode{}, fmt.Errorf("%s is damaged (%w); restore it, or start with a new directory", path, err)
+	}
+	return have, nil
 }
