@@ -11,8 +11,12 @@ import (
 
 // maxComparisons bounds how many pairs of selectors are compared for the advice on
 // one batch, and how many policies that may tie are looked at. What lies beyond is not
-// looked at.
-const maxComparisons = 200_000
+// looked at. A policy whose spec has to be decoded for it counts as decoding, which is
+// what that takes: about ten microseconds, and as much garbage.
+const (
+	maxComparisons = 200_000
+	decoding       = 10
+)
 
 // maxTied bounds how many policies that tie with one are looked for.
 const maxTied = 256
@@ -295,6 +299,7 @@ func (s *survey) severalIn(mesh resource.MeshName) [][]resource.Tags {
 func (s *survey) policy(r *resource.Resource) *compiled {
 	c := s.compiled[r.Key()]
 	if c == nil {
+		s.left -= decoding
 		c = newCompiled(r)
 		s.compiled[r.Key()] = c
 	}

@@ -12,6 +12,7 @@ import (
 
 	"meridian/internal/policy"
 	"meridian/internal/policy/policytest"
+	"meridian/internal/policy/specificity"
 	"meridian/internal/resource"
 )
 
@@ -80,6 +81,26 @@ func TestTiesHaveACause(t *testing.T) {
 	require.Len(t, groups, 1)
 	require.Equal(t, "60 documents (Timeout/m/t0, t1, t2, …): equally specific policies that match the same: "+
 		"t0 has priority (the one modified later, then the name that sorts first)", groups[0].String())
+}
+
+// The advice on a batch decodes a bounded number of policies, however many tie with those
+// that are written.
+func TestAdviceDecodesABoundedNumber(t *testing.T) {
+	const services, each = 250, 100
+	w := newWorld()
+	w.put(t, "Mesh", "", "m", "{}", time.Time{})
+	var batch []*resource.Resource
+	for i := range services * each {
+		k := w.put(t, "TrafficPermission", "m", fmt.Sprintf("p%d", i),
+			fmt.Sprintf(`{"sources":[{"match":{"kuma.io/service":"*"}}],"destinations":[{"match":{"kuma.io/service":"s%d"}}]}`, i%services), time.Unix(1, 0))
+		if i < services {
+			batch = append(batch, w.Resources[k])
+		}
+	}
+	most, decoded := specificity.Decoded(w.View(), batch)
+	require.Less(t, most, services*each)
+	require.LessOrEqual(t, decoded, most)
+	require.Greater(t, decoded, most/2, "ties were looked for")
 }
 
 // §3.2: a dataplane is selected where one of its inbounds matches, so that policies whose

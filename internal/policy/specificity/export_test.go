@@ -23,3 +23,13 @@ func Ties(view policy.View, r *resource.Resource) (byTerms, byDefinition []resou
 	}
 	return byTerms, byDefinition
 }
+
+// Decoded returns how many policies are decoded at most for the advice on a batch, and how
+// many are for that on this one.
+func Decoded(view policy.View, batch []*resource.Resource) (most, decoded int) {
+	s := Engine{}.Survey(view).(*survey)
+	for _, r := range batch {
+		s.Advise(view, r)
+	}
+	return maxComparisons/decoding + 1, len(s.compiled)
+}
