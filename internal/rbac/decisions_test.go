@@ -123,7 +123,7 @@ func TestContentIsDecodedForConditionsOnly(t *testing.T) {
 	}))}
 	request.Subject.Name = "admin"
 	require.True(t, set.Check(request).Allowed)
-	request.Subject.Name = "stranger"
+	request.Subject.Name = "ann"
 	require.False(t, set.Check(request).Allowed)
 	require.Zero(t, decoded)
 	request.Subject.Name = "walk-through"
