@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -13,13 +14,16 @@ import (
 	"meridian/internal/rpcerr"
 )
 
-// unused returns an address without a listener.
+// unused returns an address without a listener. It is that of the client's end of a
+// connection, so that nothing else gets it.
 func unused(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return l.Addr().String()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, errors.Join(conn.Close(), l.Close())) })
+	return conn.LocalAddr().String()
 }
 
 // hole returns an address that takes connections and never says anything, as a

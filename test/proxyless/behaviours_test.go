@@ -63,7 +63,9 @@ func stage(t *testing.T) *scene {
 	return s
 }
 
-// with runs a function in a test of its own while a document is there.
+// with runs a function in a test of its own while a document is there. A client accepts
+// a configuration before its calls obey it, so it ends when calls are in turns again: those
+// of the next document would meet this one's.
 func (s *scene) with(name string, op store.Op, run func(*scene)) {
 	s.Run(name, func(t *testing.T) {
 		s.zone.t = t
@@ -76,6 +78,7 @@ func (s *scene) with(name string, op store.Op, run func(*scene)) {
 		}
 		s.zone.apply(store.Delete(op.Key))
 		require.Empty(t, s.zone.xds.Settle())
+		s.eventually(s.inTurns)
 	})
 	s.zone.t = s.T
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -83,13 +84,16 @@ func newHost(t *testing.T, like *host) *host {
 	return h
 }
 
-// closedAddr is an address without a listener.
+// closedAddr is an address without a listener: that of the client's end of a connection, so
+// that nothing else gets it.
 func closedAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, errors.Join(conn.Close(), l.Close())) })
+	return conn.LocalAddr().String()
 }
 
 func (h *host) bundle(addrs ...string) clientconfig.ServerBundle {
