@@ -11,7 +11,7 @@ import (
 )
 
 func retentionToProto(r Retention) *storev1.Retention {
-	return &storev1.Retention{Batches: uint64(r.Batches), Bytes: uint64(r.Bytes), Age: uint64(r.Age)} //nolint:gosec // not negative: options are checked
+	return &storev1.Retention{Batches: uint64(r.Batches), Bytes: uint64(r.Bytes), Age: uint64(r.Age)} //nolint:gosec // not negative: the flags of the history are checked
 }
 
 func retentionFromProto(in *storev1.Retention) (Retention, error) {
