@@ -66,8 +66,8 @@ func ended(err error) error {
 }
 
 // Stream is the server interceptor for streaming methods. A stream ends with its
-// token: when that expires, or when it is refused by Recheck. Recheck leaves the
-// streams of zones to those who serve them, who authorize them again.
+// token: when that expires, or when it is refused by Recheck. The streams of zones are
+// left to those who serve them, who authorize them again.
 //
 // A handler that waits for its caller in Recv or Send is not interrupted: one whose
 // caller may stay silent for long waits for the stream's context beside it.
@@ -99,12 +99,12 @@ func (a *Authenticator) register(stream grpc.ServerStream, method string) (*serv
 	}
 	s := &serverStream{ServerStream: stream, ctx: ctx}
 	p := PrincipalFrom(ctx)
-	if p.Token == nil {
+	if _, isZone := p.Zone(); isZone || p.Token == nil {
 		return s, nil
 	}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	s.token = p.Token
-	if _, isZone := p.Zone(); !isZone && (a.Revokes == nil || !a.Revokes(method)) {
+	if a.Revokes == nil || !a.Revokes(method) {
 		a.streams.add(s)
 	}
 	verifier := a.Verifier()
@@ -144,7 +144,7 @@ type serverStream struct {
 	grpc.ServerStream
 	ctx context.Context
 	// token authenticated the stream, and end terminates it; nil for streams without
-	// a token.
+	// a token, and for those of zones.
 	token  *token.Token
 	end    func(error)
 	expiry *time.Timer

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/tap"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn"
@@ -79,6 +80,8 @@ type API struct {
 	Servers func() []string
 	// Codec encodes messages. Optional: nil for protobuf as gRPC does it.
 	Codec encoding.CodecV2
+	// Tap sees each call before anything else is done for it. Optional.
+	Tap tap.ServerInHandle
 }
 
 // Assemble makes the gRPC API with the services that every server has: resources
@@ -106,6 +109,7 @@ func (b *Base) Assemble(api API, resources *admin.Service) {
 		UnauthenticatedCanWrite: b.Authorizer.UnauthenticatedCanWrite,
 		Limits:                  b.Limits,
 		Codec:                   api.Codec,
+		Tap:                     api.Tap,
 	})
 	meridianv1.RegisterAdminServiceServer(b.GRPC, resources)
 	meridianv1.RegisterTokenServiceServer(b.GRPC, b.Tokens)

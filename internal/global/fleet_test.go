@@ -86,13 +86,13 @@ func (f *testFleet) server(name string) *testServer {
 	s := &testServer{name: name, store: store.New(store.DefaultOptions()), listen: bufconn.Listen(64 << 10)}
 	s.sync = zonesync.NewServer(zonesync.ServerConfig{
 		Name: name, Address: name + ":1", Store: s.store, Synced: zonesync.SyncedKinds,
-		Authorize:   func(context.Context, string, resource.ZoneName) error { return nil },
+		Authorize:   func(context.Context, string, resource.ZoneName) (until time.Time, err error) { return until, nil },
 		Reauthorize: func(resource.Kind) bool { return false },
 		Logger:      slog.New(slog.DiscardHandler),
 	})
 	peers := &peerService{name: name}
 	peers.zones.Store(s.sync)
-	g := grpc.NewServer(grpc.ForceServerCodecV2(zonesync.Codec()))
+	g := grpc.NewServer(grpc.ForceServerCodecV2(zonesync.Codec()), grpc.InTapHandle(zonesync.Tap))
 	syncv1.RegisterSyncServiceServer(g, s.sync)
 	peerv1.RegisterZoneServiceServer(g, peers)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -172,6 +172,7 @@ func (g *global) assemble() error {
 		View:  func() store.Reader { return g.Store.View() },
 		Uses:  tokenUses(),
 		Codec: zonesync.Codec(),
+		Tap:   zonesync.Tap,
 	}), resources)
 	meridianv1.RegisterRolloutServiceServer(g.GRPC, &admin.Rollouts{Service: resources})
 	meridianv1.RegisterControlServiceServer(g.GRPC, &controlService{global: g})

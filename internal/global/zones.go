@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/authn/token"
@@ -45,21 +46,22 @@ func changesAuthorization(kind resource.Kind) bool {
 }
 
 // authorizeZone decides whether a token authorizes a zone, at first and for as long
-// as it is connected: the token must name the zone and not be revoked, and the
-// Zone must be enabled (§7.7).
-func (g *global) authorizeZone(_ context.Context, raw string, zone resource.ZoneName) error {
-	if _, err := g.Verifier().Zone(raw, string(zone), token.ScopeControlPlane); err != nil {
-		return err
+// as it is connected: the token must name the zone and not be revoked or have expired, and
+// the Zone must be enabled (§7.7).
+func (g *global) authorizeZone(_ context.Context, raw string, zone resource.ZoneName) (until time.Time, err error) {
+	verified, err := g.Verifier().Zone(raw, string(zone), token.ScopeControlPlane)
+	if err != nil {
+		return until, err
 	}
 	view := g.Store.View()
 	r, ok := view.Get(resource.Key{Kind: resource.KindZone, Name: string(zone)})
 	switch {
 	case !ok:
-		return fmt.Errorf("there is no Zone %q on the global; `meridian generate zone-token --zone %s` creates it", zone, zone)
+		return until, fmt.Errorf("there is no Zone %q on the global; `meridian generate zone-token --zone %s` creates it", zone, zone)
 	case !r.Spec().(*resource.Zone).IsEnabled():
-		return fmt.Errorf("Zone %q is disabled on the global", zone)
+		return until, fmt.Errorf("Zone %q is disabled on the global", zone)
 	}
-	return nil
+	return verified.Expires, nil
 }
 
 // withResources adds the zones that only have a Zone to those that have been

@@ -18,6 +18,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/tap"
 
 	meridianv1 "meridian/api/meridian/v1"
 )
@@ -95,6 +96,16 @@ type Calls struct {
 	Limits *Limits
 	// Codec encodes messages; nil for protobuf as gRPC does it.
 	Codec encoding.CodecV2
+	// Tap sees each call that is within the limits, before anything else is done for it.
+	Tap tap.ServerInHandle
+}
+
+// tap is the tap handle of a server.
+func (c *Calls) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if err := limitCall(ctx, info); err != nil || c.Tap == nil {
+		return ctx, err
+	}
+	return c.Tap(ctx, info)
 }
 
 // NewGRPC returns a gRPC server that is not serving yet. Every call passes
@@ -107,7 +118,7 @@ func NewGRPC(log *slog.Logger, config *tls.Config, calls Calls) *GRPC {
 	g := &GRPC{requests: requests, health: health.NewServer(), watches: watches, receiver: newReceiver(calls, watches, log), Server: grpc.NewServer(
 		grpc.Creds(limitedCredentials{credentials.NewTLS(config), newHandshakes()}),
 		grpc.ForceServerCodecV2(calls.Codec),
-		grpc.InTapHandle(limitCall),
+		grpc.InTapHandle(calls.tap),
 		grpc.StatsHandler(endedCalls{requests}),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(MaxMessageBytes),

@@ -349,19 +349,18 @@ func Authenticated(ctx context.Context) {
 	}
 }
 
-// limitCall is a tap handle: it refuses calls beyond the limits before anything is done
-// for them.
-func limitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+// limitCall refuses calls beyond the limits before anything is done for them.
+func limitCall(ctx context.Context, info *tap.Info) error {
 	c := connectionOf(ctx)
 	if c == nil {
-		return ctx, nil
+		return nil
 	}
 	if err := c.Call(len(info.Header.Get("authorization")) > 0); err != nil {
 		var limit *limits.Exceeded
 		errors.As(err, &limit)
-		return ctx, rpcerr.ToStatus(limitError(info.FullMethodName, limit)).Err()
+		return rpcerr.ToStatus(limitError(info.FullMethodName, limit)).Err()
 	}
-	return ctx, nil
+	return nil
 }
 
 // endedCalls counts the calls that end, and those that clients give up.

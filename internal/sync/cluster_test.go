@@ -78,11 +78,11 @@ func newCluster(t testing.TB) *cluster {
 func (c *cluster) start() {
 	c.server = NewServer(ServerConfig{
 		Store: c.global.store, Synced: func(k resource.Kind) bool { return k == policyKind },
-		Authorize: func(_ context.Context, token string, zone resource.ZoneName) error {
+		Authorize: func(_ context.Context, token string, zone resource.ZoneName) (until time.Time, err error) {
 			if deep(16) == 0 || token != *c.valid.Load() {
-				return fmt.Errorf("the token does not name zone %s", zone)
+				return until, fmt.Errorf("the token does not name zone %s", zone)
 			}
-			return nil
+			return until, nil
 		},
 		Reauthorize: func(k resource.Kind) bool { return k == zoneKind },
 		Logger:      slog.New(slog.DiscardHandler),
@@ -90,7 +90,7 @@ func (c *cluster) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	lis := bufconn.Listen(64 << 10)
 	c.lis.Store(lis)
-	c.grpc = grpc.NewServer(grpc.StaticStreamWindowSize(64<<10), grpc.ForceServerCodecV2(Codec())) // as servers do
+	c.grpc = grpc.NewServer(grpc.StaticStreamWindowSize(64<<10), grpc.ForceServerCodecV2(Codec()), grpc.InTapHandle(Tap)) // as servers do
 	syncv1.RegisterSyncServiceServer(c.grpc, c.server)
 	var running sync.WaitGroup
 	running.Go(func() { _ = c.grpc.Serve(lis) })

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
@@ -18,26 +17,26 @@ import (
 // conn is one zone's stream on the global: a reader, and a writer that runs while there
 // is something to send. Neither waits for the other.
 //
-// gRPC's handler waits for the stream to end. Send and Recv return only when the handler
-// has, so it does not wait for the other two; the Server does.
+// gRPC's handler is the reader: another goroutine would cost a stack for each zone. It is
+// inside Recv almost always, and returns from there when the stream's context ends.
 type conn struct {
-	server     *Server
-	stream     syncv1.SyncService_StreamServer
-	token      string
-	writer     turn          // sends what there is
-	checker    turn          // asks whether the zone may still be connected
-	done       chan struct{} // closed by end
-	writerDone chan struct{} // closed when nothing more is sent
-	began      time.Time
-	checked    time.Time // when authorization was last asked again; the patrol's
-	due        due       // the dispatcher's
+	server  *Server
+	stream  syncv1.SyncService_StreamServer
+	cancel  context.CancelFunc // ends the stream's context
+	token   string
+	writer  turn // sends what there is
+	checker turn // asks whether the zone may still be connected
+	began   time.Time
+	checked time.Time // when authorization was last asked again; the patrol's
+	due     due       // the dispatcher's
 
 	mu         sync.Mutex // guards what follows
 	pub        *publisher
 	membership membership
 	zone       resource.ZoneName
-	id         string // instance
-	err        error  // why the stream ends
+	id         string    // instance
+	until      time.Time // when authorization is to be asked again; zero for never
+	err        error     // why the stream ends
 	asks       askQueue
 	// heard is when the zone last said anything, and ignored that it has left a
 	// question without an answer since.
@@ -64,11 +63,10 @@ const (
 	left
 )
 
-func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
+func newConn(s *Server, stream syncv1.SyncService_StreamServer, cancel context.CancelFunc) *conn {
 	now := time.Now()
 	c := &conn{
-		server: s, stream: stream, token: bearer(stream.Context()), began: now, checked: now,
-		done: make(chan struct{}), writerDone: make(chan struct{}),
+		server: s, stream: stream, cancel: cancel, token: bearer(stream.Context()), began: now, checked: now,
 		pub: newPublisher(s.pacing, s.feed, s.cfg.Store.View),
 	}
 	c.writer = turn{group: &s.streams, run: c.write}
@@ -76,25 +74,10 @@ func newConn(s *Server, stream syncv1.SyncService_StreamServer) *conn {
 	return c
 }
 
-// serve waits for the stream to end.
-func (c *conn) serve() error {
-	select {
-	case <-c.done:
-	case <-c.stream.Context().Done():
-	}
-	return c.finish()
-}
-
-// finish is apart from what waits, and so is Server.open: what they need of the stack is not
-// kept for as long as the stream lasts.
+// finish ends a stream that is read no more. It is apart from what waits, and so is
+// Server.open: what they need of the stack is not kept for as long as the stream lasts.
 func (c *conn) finish() error {
-	if ended := c.stream.Context(); ended.Err() != nil {
-		c.end(context.Cause(ended))
-	}
-	select {
-	case <-c.writerDone:
-	case <-time.After(fenceTimeout):
-	}
+	<-c.stream.Context().Done() // the zone knows why, or does not read
 	c.checker.end()
 	c.server.dispatcher.remove(c)
 	c.leave()
@@ -146,19 +129,29 @@ func (c *conn) reauthorize() error {
 	if !member {
 		return nil // hello sees that it has to ask again
 	}
-	if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
+	if err := c.authorize(zone); err != nil {
 		return fencef(syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED, "zone %s is no longer authorized: %v", zone, err)
 	}
 	return nil
 }
 
-// end has the stream end, with the first reason given.
+func (c *conn) authorize(zone resource.ZoneName) error {
+	until, err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = until
+	return err
+}
+
+// end has the stream end, with the first reason given. A zone that is sent the reason ends
+// the stream itself. What gRPC would answer to a zone whose context is ended first is that
+// the call was cancelled.
 func (c *conn) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = err
-		close(c.done)
+		time.AfterFunc(fenceTimeout, c.cancel)
 		c.wake() // to send why
 	}
 }
@@ -208,6 +201,9 @@ func (c *conn) read() {
 			send, err = c.receive(&message)
 		}
 		if err != nil {
+			if ended := c.stream.Context(); ended.Err() != nil {
+				err = context.Cause(ended)
+			}
 			c.end(err)
 			return
 		}
@@ -284,7 +280,7 @@ func (c *conn) enter(zone resource.ZoneName, h *syncv1.Hello, now time.Time) err
 	if err != nil {
 		return err
 	}
-	if err := c.server.cfg.Authorize(c.stream.Context(), c.token, zone); err != nil {
+	if err := c.authorize(zone); err != nil {
 		if _, ok := status.FromError(err); ok {
 			return err
 		}
@@ -323,12 +319,11 @@ func (c *conn) join(zone resource.ZoneName, h *syncv1.Hello, now time.Time) (old
 // write sends what there is, and, once the stream has ended, why it did.
 func (c *conn) write() (over bool) {
 	for {
-		select {
-		case <-c.done:
-			c.sendFence()
-			close(c.writerDone)
+		if c.reason() != nil {
+			if !c.sendFence() {
+				c.cancel()
+			}
 			return true
-		default:
 		}
 		f, deadline, err := c.nextFrame(time.Now())
 		if f != nil && err == nil {
@@ -357,9 +352,15 @@ func (c *conn) nextFrame(now time.Time) (*syncv1.GlobalFrame, time.Time, error) 
 	c.pub.awaited = len(c.asks.pending) > 0 || c.toldDraining != nil && *c.toldDraining
 	f, err := c.pub.next(now)
 	deadline := c.pub.deadline()
+	if left := c.until.Sub(now); !c.until.IsZero() && left <= 0 {
+		c.until = time.Time{}
+		c.checker.ask()
+	} else if !c.until.IsZero() && (deadline.IsZero() || left < deadline.Sub(now)) {
+		deadline = now.Add(left) // by the monotonic clock, as the others
+	}
 	if c.membership == 0 {
 		if deadline = c.began.Add(helloTimeout); !now.Before(deadline) {
-			err = status.Error(codes.DeadlineExceeded, "no Hello")
+			err = fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "no Hello within %s", helloTimeout)
 		}
 	}
 	return f, deadline, err
@@ -383,13 +384,10 @@ func (c *conn) noticeLocked() *syncv1.GlobalFrame {
 	return &syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Servers{Servers: &syncv1.Servers{Addresses: a.servers, Authorities: a.authorities}}}
 }
 
-func (c *conn) sendFence() {
+// sendFence sends the zone why the stream ends, and reports whether it did.
+func (c *conn) sendFence() bool {
 	var fence *fenceError
-	if !errors.As(c.reason(), &fence) {
-		return
-	}
-	// The stream may have ended already; then the error does not matter.
-	_ = c.stream.Send(&syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Fence{
+	return errors.As(c.reason(), &fence) && c.stream.Send(&syncv1.GlobalFrame{Body: &syncv1.GlobalFrame_Fence{
 		Fence: &syncv1.Fence{Reason: fence.reason, Message: fence.message, Address: fence.address},
-	}})
+	}}) == nil
 }

@@ -10,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	syncv1 "meridian/api/sync/v1"
 )
@@ -104,9 +106,13 @@ func TestStreamsWithoutHello(t *testing.T) {
 		c := newCluster(t)
 		stream, closed := c.openStream()
 		began := time.Now()
-		_, err := stream.Recv()
-		require.ErrorContains(t, err, "no Hello")
+		f, err := stream.Recv()
+		require.NoError(t, err)
+		require.Contains(t, f.GetFence().GetMessage(), "no Hello")
 		require.Equal(t, helloTimeout, time.Since(began))
+		_, err = stream.Recv()
+		require.Equal(t, codes.Canceled, status.Code(err), "a zone that does not end the stream itself")
+		require.Equal(t, helloTimeout+fenceTimeout, time.Since(began))
 		closed()
 		c.stop()
 	})

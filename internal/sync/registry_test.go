@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/resource"
@@ -46,11 +47,31 @@ func TestWhyAZoneIsGone(t *testing.T) {
 type pretendStream struct {
 	syncv1.SyncService_StreamServer
 	ctx context.Context
+	end context.CancelFunc // as gRPC does when the zone or the handler has ended the stream
 	in  chan *syncv1.ZoneFrame
 }
 
-func (s *pretendStream) Context() context.Context       { return s.ctx }
-func (s *pretendStream) Send(*syncv1.GlobalFrame) error { return s.ctx.Err() }
+// newPretendStream returns a stream on which an instance of a zone has said Hello.
+func newPretendStream(t *testing.T, zone, instance string) *pretendStream {
+	ctx, end := context.WithCancel(t.Context())
+	ctx, err := Tap(ctx, &tap.Info{FullMethodName: syncv1.SyncService_Stream_FullMethodName})
+	require.NoError(t, err)
+	s := &pretendStream{ctx: ctx, end: end, in: make(chan *syncv1.ZoneFrame, 1)}
+	s.in <- &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: zone, Instance: instance}}}
+	return s
+}
+
+func (s *pretendStream) Context() context.Context { return s.ctx }
+func (s *pretendStream) Send(f *syncv1.GlobalFrame) error {
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	if f.GetFence() != nil {
+		s.end() // as zones do
+	}
+	return nil
+}
+
 func (s *pretendStream) RecvMsg(m any) error {
 	select {
 	case f := <-s.in:
@@ -88,24 +109,22 @@ func TestWhatChangesDuringAQuestionIsAskedAbout(t *testing.T) {
 		defer c.stop()
 		var refused, hold atomic.Bool
 		answer := make(chan struct{})
-		c.server.cfg.Authorize = func(context.Context, string, resource.ZoneName) error {
+		c.server.cfg.Authorize = func(context.Context, string, resource.ZoneName) (until time.Time, err error) {
 			was := refused.Load()
 			if hold.Swap(false) {
 				<-answer
 			}
 			if was {
-				return errors.New("the token was revoked")
+				return until, errors.New("the token was revoked")
 			}
-			return nil
+			return until, nil
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		s := &pretendStream{ctx: ctx, in: make(chan *syncv1.ZoneFrame, 1)}
-		s.in <- &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: "east", Instance: "a"}}}
+		s := newPretendStream(t, "east", "a")
+		defer s.end()
 		ended := make(chan error, 1)
 		go func() {
 			ended <- c.server.Stream(s)
-			cancel() // as gRPC does
+			s.end()
 		}()
 		synctest.Wait()
 		change := func(content string) {
@@ -153,7 +172,7 @@ func connectInOrder(t *testing.T, order []string) {
 	// test says so; later ones are asked when it says so.
 	answered, again, first := make(chan struct{}), make(chan struct{}), true
 	var questions atomic.Int32 // without an answer
-	c.server.cfg.Authorize = func(context.Context, string, resource.ZoneName) error {
+	c.server.cfg.Authorize = func(context.Context, string, resource.ZoneName) (until time.Time, err error) {
 		ok := exists()
 		questions.Add(1)
 		defer questions.Add(-1)
@@ -165,23 +184,21 @@ func connectInOrder(t *testing.T, order []string) {
 			ok = exists()
 		}
 		if !ok {
-			return errors.New("there is no Zone")
+			return until, errors.New("there is no Zone")
 		}
-		return nil
+		return until, nil
 	}
 	var ended sync.Map // by instance
 	opened := []string{}
 	open := func(instance string) (end func()) {
-		ctx, cancel := context.WithCancel(t.Context())
-		s := &pretendStream{ctx: ctx, in: make(chan *syncv1.ZoneFrame, 1)}
-		s.in <- &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Hello{Hello: &syncv1.Hello{Protocol: 1, MinProtocol: 1, Zone: "east", Instance: instance}}}
+		s := newPretendStream(t, "east", instance)
 		opened = append(opened, instance)
 		go func() {
 			_ = c.server.Stream(s)
-			cancel() // as gRPC does
+			s.end()
 			ended.Store(instance, true)
 		}()
-		return cancel
+		return s.end
 	}
 	ends := []func(){open("a")}
 	synctest.Wait()
@@ -241,7 +258,7 @@ func TestZonesAreGreetedInThePresent(t *testing.T) {
 		replaying := make(chan struct{})
 		s := NewServer(ServerConfig{
 			Store: c.global.store, Synced: func(k resource.Kind) bool { return k == policyKind },
-			Authorize:   func(context.Context, string, resource.ZoneName) error { return nil },
+			Authorize:   func(context.Context, string, resource.ZoneName) (until time.Time, err error) { return until, nil },
 			Reauthorize: func(resource.Kind) bool { <-replaying; return false }, // while the first batch is taken
 			Logger:      slog.New(slog.DiscardHandler),
 		})

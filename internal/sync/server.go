@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	syncv1 "meridian/api/sync/v1"
 	"meridian/internal/deepstack"
@@ -25,10 +26,10 @@ import (
 // errClosed means that the server is going away.
 var errClosed = errors.New("the server is shutting down")
 
-// Authorizer decides whether a token authorizes a zone (§7.7): nil, or the
-// reason why not. A gRPC status error reaches the zone as it is; any other one
-// as PERMISSION_DENIED.
-type Authorizer func(ctx context.Context, token string, zone resource.ZoneName) error
+// Authorizer decides whether a token authorizes a zone (§7.7), and until when: it is asked
+// again at that time; zero for never. The error is the reason why not. A gRPC status
+// error reaches the zone as it is; any other one as PERMISSION_DENIED.
+type Authorizer func(ctx context.Context, token string, zone resource.ZoneName) (until time.Time, err error)
 
 // ServerConfig is what a Server needs. All fields without a remark are required.
 type ServerConfig struct {
@@ -43,7 +44,8 @@ type ServerConfig struct {
 	// Synced says which kinds flow to zones.
 	Synced func(resource.Kind) bool
 	// Authorize decides about a zone. It is asked again for every stream when a resource
-	// of a kind that Reauthorize accepts changes, and once a minute.
+	// of a kind that Reauthorize accepts changes, when its answer runs out, and once a
+	// minute.
 	Authorize   Authorizer
 	Reauthorize func(resource.Kind) bool
 	Logger      *slog.Logger
@@ -72,17 +74,17 @@ const (
 	feedBytes = 16 << 20
 	// helloTimeout is how long a connection may stay without a valid Hello.
 	helloTimeout = 10 * time.Second
-	// recheckEvery is how often authorization is asked again though nothing changed:
-	// tokens expire.
+	// recheckEvery is how often authorization is asked again though nothing is known to
+	// have changed.
 	recheckEvery = time.Minute
-	// fenceTimeout is how long ending a stream waits for the zone to be notified why.
+	// fenceTimeout is how long ending a stream waits for the zone to be notified why and to
+	// end it.
 	fenceTimeout = time.Second
 )
 
 // Server is the global's end of every zone's stream. Register it with
-// syncv1.RegisterSyncServiceServer, at a gRPC server that encodes with Codec, and run it with
-// Run. Its methods are safe for
-// concurrent use.
+// syncv1.RegisterSyncServiceServer, at a gRPC server that encodes with Codec and has Tap, and
+// run it with Run. Its methods are safe for concurrent use.
 type Server struct {
 	syncv1.UnimplementedSyncServiceServer
 
@@ -344,19 +346,37 @@ func (s *Server) Stream(stream syncv1.SyncService_StreamServer) error {
 	if _, err := s.rechecked(); err != nil {
 		return statusOf(err)
 	}
+	cancel, ok := stream.Context().Value(cancelKey{}).(context.CancelFunc)
+	if !ok {
+		return status.Error(codes.Internal, "the gRPC server of zones has no zonesync.Tap")
+	}
 	var c *conn
-	deepstack.Run(func() { c = s.open(stream) })
-	return c.serve()
+	deepstack.Run(func() { c = s.open(stream, cancel) })
+	c.read()
+	return c.finish()
 }
 
 // open has a stream looked after.
-func (s *Server) open(stream syncv1.SyncService_StreamServer) *conn {
-	c := newConn(s, stream)
+func (s *Server) open(stream syncv1.SyncService_StreamServer, cancel context.CancelFunc) *conn {
+	c := newConn(s, stream, cancel)
 	s.dispatcher.add(c)
 	c.checker.ask() // of what happened before, the stream was not told
 	c.wake()
-	s.streams.Go(c.read) // ends soon after the handler, which cancels the stream
 	return c
+}
+
+// cancelKey is the key of the function that ends a stream's context.
+type cancelKey struct{}
+
+// Tap is a tap handle for the gRPC server that a Server is registered with
+// (grpc.InTapHandle): it gives streams of zones a context that the Server can end. It
+// returns no error.
+func Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName != syncv1.SyncService_Stream_FullMethodName {
+		return ctx, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	return context.WithValue(ctx, cancelKey{}, cancel), nil
 }
 
 // bearer is the token of a call.

@@ -86,7 +86,7 @@ func (f *fleet) start(address string) {
 	s := f.servers[address]
 	s.server = NewServer(ServerConfig{
 		Name: address, Address: address, Store: s.store, Synced: syncedInTests,
-		Authorize:   func(context.Context, string, resource.ZoneName) error { return nil },
+		Authorize:   func(context.Context, string, resource.ZoneName) (until time.Time, err error) { return until, nil },
 		Reauthorize: func(resource.Kind) bool { return false },
 		Logger:      slog.New(slog.DiscardHandler),
 		Servers: func() []string {
@@ -100,7 +100,7 @@ func (f *fleet) start(address string) {
 	f.mu.Lock()
 	s.listen = listen
 	f.mu.Unlock()
-	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
+	g := grpc.NewServer(grpc.ForceServerCodecV2(Codec()), grpc.InTapHandle(Tap))
 	syncv1.RegisterSyncServiceServer(g, s.server)
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listen) })

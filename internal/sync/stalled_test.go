@@ -62,7 +62,7 @@ func zonesThatDoNotRead(t testing.TB, zones int, mode string, begin func()) (c *
 	c = newCluster(t)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := grpc.NewServer(grpc.ReadBufferSize(0), grpc.ForceServerCodecV2(Codec())) // as servers do
+	server := grpc.NewServer(grpc.ReadBufferSize(0), grpc.ForceServerCodecV2(Codec()), grpc.InTapHandle(Tap)) // as servers do
 	syncv1.RegisterSyncServiceServer(server, c.server)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(lis) })

@@ -165,7 +165,7 @@ func (p *process) prepare() {
 		Logger:      w.logger.With("server", p.s.name),
 		Servers:     w.targets,
 	})
-	p.calls = grpc.NewServer(grpc.ForceServerCodecV2(zonesync.Codec()))
+	p.calls = grpc.NewServer(grpc.ForceServerCodecV2(zonesync.Codec()), grpc.InTapHandle(zonesync.Tap))
 	syncv1.RegisterSyncServiceServer(p.calls, p.zones)
 }
 
