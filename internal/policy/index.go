@@ -160,6 +160,12 @@ func (x *kindIndex) drawer(d drawer) *filing {
 	return f
 }
 
+// holds reports whether it has a policy, as of this resource.
+func (x *kindIndex) holds(r *resource.Resource) bool {
+	f := x.byName[r.KeyRef().Name]
+	return f != nil && f.resource == r
+}
+
 // insert adds a policy that may be in other indexes, too.
 func (x *kindIndex) insert(f *filed) {
 	x.byName[f.resource.KeyRef().Name] = f

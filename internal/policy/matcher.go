@@ -131,9 +131,9 @@ func (m *Matcher) Reset(view View) {
 	m.dataplanes = map[resource.Key]*group{}
 	m.dependents = map[resource.Key]map[resource.Key]struct{}{}
 	m.memos.Store(0)
-	prepared := m.prepared.Swap(nil)
+	prepared := m.prepared.Swap(nil).take()
 	for _, kind := range m.kinds {
-		m.addPoliciesLocked(kind, slices.Collect(view.List(kind, "")), prepared)
+		m.addPoliciesLocked(kind, m.adoptLocked(prepared[kind], kind, slices.Collect(view.List(kind, ""))))
 	}
 	for r := range view.List(resource.KindDataplane, "") {
 		m.addDataplaneLocked(r)
@@ -162,11 +162,10 @@ func (m *Matcher) meshLocked(name resource.MeshName) *meshState {
 	return ms
 }
 
-// addPoliciesLocked adds policies of one kind. Those that were not prepared are compiled on
-// all processors.
-func (m *Matcher) addPoliciesLocked(kind resource.Kind, resources []*resource.Resource, prepared *preparation) {
+// addPoliciesLocked adds policies of one kind, which are compiled on all processors.
+func (m *Matcher) addPoliciesLocked(kind resource.Kind, resources []*resource.Resource) {
 	type compiled struct {
-		policy *Policy // nil where it was prepared
+		policy *Policy
 		filed  *filed
 	}
 	engine := m.byKind[kind]
@@ -174,16 +173,13 @@ func (m *Matcher) addPoliciesLocked(kind resource.Kind, resources []*resource.Re
 		all := make([]compiled, len(some))
 		parallel.For(len(some), func(from, to int) {
 			for i := from; i < to; i++ {
-				if all[i].filed = prepared.of(some[i]); all[i].filed == nil {
-					p := engine.Compile(m.view, some[i])
-					all[i] = compiled{p, newFiled(p, engine, false)}
-				}
+				p := engine.Compile(m.view, some[i])
+				all[i] = compiled{p, newFiled(p, engine, false)}
 			}
 		})
 		for _, c := range all {
-			if m.insertLocked(c.filed); c.policy != nil {
-				m.relateLocked(c.policy)
-			}
+			m.insertLocked(c.filed)
+			m.relateLocked(c.policy)
 		}
 	}
 }

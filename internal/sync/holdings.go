@@ -80,6 +80,7 @@ func (r *holdings) restore(rec *record) bool {
 		h = &heldResource{}
 		r.held[key] = h
 	}
+	r.count(key, h.sum, rec.sum)
 	h.sum = rec.sum
 	if rec.problem != nil {
 		r.add(h, rec.bytes, rec.problem)

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"sync"
 
@@ -116,7 +115,11 @@ func (r *Replica) start(c *contents) error {
 		return fmt.Errorf("%w: it is zone %q's, this is zone %q", ErrOtherZone, r.state.Zone, r.cfg.Zone)
 	}
 	r.state.Boots++
+	var whole *store.Snapshot
+	var preparing sync.WaitGroup // while the machine is built
+	preparing.Go(func() { whole = r.prepare(c) })
 	promoted := r.build(c)
+	preparing.Wait()
 	m := r.machine
 	r.state.Revision = uint64(m.revision)
 	if !m.damaged {
@@ -127,11 +130,44 @@ func (r *Replica) start(c *contents) error {
 	if err := r.save(promoted); err != nil {
 		return err
 	}
-	if err := r.showAll(c.keys()); err != nil {
+	if whole == nil {
+		whole = snapshotOf(m.servedOf(c.keys()))
+	}
+	if err := r.showAll(whole); err != nil {
 		return err
 	}
 	r.publishStatus(c.damage)
 	return nil
+}
+
+// prepare has the store prepared for all that the file held, where nothing else is to be
+// shown: nothing of it is damaged, in quarantine, or may change what is shown of others.
+// Otherwise it returns nil.
+func (r *Replica) prepare(c *contents) *store.Snapshot {
+	if len(c.damage) > 0 || len(c.bad) > 0 {
+		return nil
+	}
+	all := make([]*resource.Resource, 0, c.count())
+	for rec := range c.eachGood() {
+		if rec.typed == nil || rec.typed.KeyRef().Kind == resource.KindRollout {
+			return nil
+		}
+		all = append(all, rec.typed)
+	}
+	whole := snapshotOf(all)
+	r.cfg.Store.Prepare(whole)
+	return whole
+}
+
+// snapshotOf returns resources as a state, of the time at which the last of them changed.
+func snapshotOf(resources []*resource.Resource) *store.Snapshot {
+	snap := &store.Snapshot{Resources: resources}
+	for _, r := range resources {
+		if t := r.Meta().ModificationTime; t.After(snap.Time) {
+			snap.Time = t
+		}
+	}
+	return snap
 }
 
 // save writes operations and the replica's state as one.
@@ -143,17 +179,10 @@ func (r *Replica) save(writes []write) error {
 	return nil
 }
 
-// showAll shows everything that the machine holds, whose keys are given, in place of what
-// is shown.
-func (r *Replica) showAll(keys iter.Seq[resource.Key]) error {
-	m := r.machine
-	snap := &store.Snapshot{Revision: m.revision, Epoch: m.epoch, Resources: m.servedOf(keys)}
-	for _, res := range snap.Resources {
-		if t := res.Meta().ModificationTime; t.After(snap.Time) {
-			snap.Time = t
-		}
-	}
-	if err := r.cfg.Store.Reset(snap); err != nil {
+// showAll shows everything that the machine holds in place of what is shown.
+func (r *Replica) showAll(whole *store.Snapshot) error {
+	whole.Revision, whole.Epoch = r.machine.revision, r.machine.epoch
+	if err := r.cfg.Store.Reset(whole); err != nil {
 		return fmt.Errorf("show replica: %w", err)
 	}
 	return nil
@@ -193,9 +222,6 @@ func (r *Replica) build(c *contents) (promoted []write) {
 		}
 	}
 	m.showRollouts(func(resource.Key) {})
-	for key, h := range m.held {
-		m.count(key, store.Digest{}, h.sum)
-	}
 	if c.state != nil && c.state.Epoch != nil {
 		m.epoch, m.revision = epochFrom(c.state.Epoch), resource.Revision(c.state.Revision)
 		want, err := store.DigestFromBytes(c.state.Digest)
@@ -334,7 +360,7 @@ func (r *Replica) reload() error {
 	lost.damaged = lost.damaged || r.machine.damaged
 	r.machine.repairs, r.machine.consent = lost.repairs, lost.consent
 	if r.verify() != nil {
-		if err := r.showAll(c.keys()); err != nil {
+		if err := r.showAll(snapshotOf(r.machine.servedOf(c.keys()))); err != nil {
 			return err
 		}
 	}
