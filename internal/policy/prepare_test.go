@@ -87,3 +87,30 @@ func TestPreparedMatcherEqualsNaive(t *testing.T) {
 		}
 	})
 }
+
+// What was prepared and is not in the view, or in another edition, has no effect.
+func TestPreparedForAnotherViewHasNoEffect(t *testing.T) {
+	policyOf := func(n string) *toySpec {
+		return &toySpec{Reach: []policy.Reach{{On: policy.OnDataplane}}, Conf: policy.Tree{n: "1"}}
+	}
+	w := toys{}
+	w.put("Mesh", "", "m", &resource.Mesh{})
+	w.put("Dataplane", "m", "d1", &resource.Dataplane{Networking: resource.Networking{
+		Inbound: []resource.Inbound{{Port: 1, Tags: resource.Tags{resource.ServiceTag: "a"}}},
+	}})
+	same, changed, gone := w.put(toyKind, "m", "same", policyOf("same")), w.put(toyKind, "m", "changed", policyOf("before")), w.put(toyKind, "m", "gone", policyOf("gone"))
+	elsewhere := w.put(toyKind, "elsewhere", "gone", policyOf("gone"))
+	m := policy.NewMatcher(toyEngine{})
+	m.Expect()
+	for _, key := range []resource.Key{same, changed, gone, elsewhere} {
+		m.Prepare(w[key])
+	}
+	w.put(toyKind, "m", "changed", policyOf("after"))
+	delete(w, gone)
+	delete(w, elsewhere)
+	m.Reset(w.view())
+	require.Equal(t, w.naive(t), matched(t, m))
+	delete(w, same)
+	m.Update(w.view(), []resource.Key{same})
+	require.Equal(t, w.naive(t), matched(t, m))
+}

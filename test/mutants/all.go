@@ -49,6 +49,26 @@ var all = []mutant{
 		pkg:   "./internal/raftnet", run: "TestHeartbeatsStayInLine",
 	},
 	{
+		name: "ended-stream-waits", breaks: "a stream that the global ends is over soon, also where the zone does not react",
+		edits: []edit{{"time.AfterFunc(fenceTimeout, c.cancel)", "time.AfterFunc(10*fenceTimeout, c.cancel)"}},
+		pkg:   "./internal/sync", run: "TestStreamsWithoutHello",
+	},
+	{
+		name: "token-outlived", breaks: "the stream of a zone ends with its token",
+		edits: []edit{{"deadline = now.Add(left) // by", "_ = left // by"}},
+		pkg:   "./internal/sync", run: "TestAZonesStreamEndsWithItsToken",
+	},
+	{
+		name: "stale-preparation", breaks: "a policy counts as it is, not as it was compiled ahead",
+		edits: []edit{{"return f != nil && f.resource == r", "return f != nil"}},
+		pkg:   "./internal/policy", run: "TestPreparedForAnotherViewHasNoEffect",
+	},
+	{
+		name: "prepared-stays", breaks: "a policy that is no more has no effect, though it was compiled ahead",
+		edits: []edit{{"if filed > len(resources)-len(others) {", "if false {"}},
+		pkg:   "./internal/policy", run: "TestPreparedForAnotherViewHasNoEffect",
+	},
+	{
 		name: "heartbeats-wait", breaks: "a slow disk costs no leader its leadership",
 		edits: []edit{{"return isHeartbeat(beat) && beat.Term", "return false && beat.Term"}},
 		pkg:   "./internal/raftnet", run: "TestHeartbeatsDuringAWrite",
