@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -118,6 +119,8 @@ func (c *Config) validateServers() error {
 	for flag, given := range map[string]bool{
 		cluster.Zone.NameFlag: s.Name != "", cluster.Zone.BundleFlag: s.JoinBundle != "", "join": len(s.Join) > 0,
 		"advertise-raft-addr": s.AdvertiseRaftAddr != "", "gossip-key-file": s.GossipKeyFile != "",
+		"gossip-addr": s.GossipAddr != "" && s.GossipAddr != cluster.Zone.GossipAddr,
+		"peer-names":  len(s.PeerNames) > 0 && !slices.Equal(s.PeerNames, []string{cluster.Zone.PeerName}),
 	} {
 		if given {
 			return &server.UsageError{Err: fmt.Errorf("--%s is for a zone of several servers: say with --raft-addr HOST:PORT where the others reach this one", flag)}

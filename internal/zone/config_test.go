@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"meridian/internal/clientconfig"
@@ -27,6 +28,8 @@ func TestSettingsThatContradictEachOther(t *testing.T) {
 		"address without token":  {func(c *Config) { c.GlobalAddrs = []string{"x:1"} }, "--global-addr and --token-file go together"},
 		"servers without a port": {func(c *Config) { c.Servers.Name = "one" }, "--server-name is for a zone of several servers: say with --raft-addr"},
 		"bundle without a port":  {func(c *Config) { c.Servers.JoinBundle = "b" }, "--server-bundle is for a zone of several servers"},
+		"gossip without a port":  {func(c *Config) { c.Servers.GossipAddr = "a:1" }, "--gossip-addr is for a zone of several servers: say with --raft-addr"},
+		"names without a port":   {func(c *Config) { c.Servers.PeerNames = []string{"south"} }, "--peer-names is for a zone of several servers"},
 		"two ways to join": {func(c *Config) {
 			c.Servers.RaftAddr, c.Servers.JoinBundle, c.Servers.Join = "a:1", "b", []string{"c:1"}
 		}, "--server-bundle already holds what --join says"},
@@ -36,7 +39,9 @@ func TestSettingsThatContradictEachOther(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := &Config{Options: server.Options{DataDir: "d"}, Name: "east"}
+			c := &Config{}
+			c.Bind(pflag.NewFlagSet("zone", pflag.ContinueOnError))
+			c.DataDir, c.Name = "d", "east"
 			require.NoError(t, c.Validate())
 			tt.change(c)
 			err := c.Validate()
