@@ -96,6 +96,9 @@ func (o *otherServers) partsOf(ctx context.Context, req *meridianv1.InspectReque
 	case question.Policy:
 		about.Kind, about.Name, about.Fields = string(q.Kind), q.Name, asksFields(q)
 	case question.Conditions:
+		if !o.zone.inspect.attaches(q.Kind) {
+			return elsewhere{} // every server has the whole answer
+		}
 		about.Kind = string(q.Kind)
 	case question.Proxies:
 		proxies, e := documentsOf[answer.ProxiesAnswer](ctx, o, req)

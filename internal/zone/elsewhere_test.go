@@ -7,6 +7,8 @@ import (
 
 	peerv1 "meridian/api/peer/v1"
 	"meridian/internal/policy/answer"
+	"meridian/internal/policy/inherit"
+	"meridian/internal/question"
 	"meridian/internal/resource"
 )
 
@@ -75,6 +77,20 @@ func TestEnforcementOnAllServers(t *testing.T) {
 	require.Equal(t, 9, e.proxies())
 	e.add(&peerv1.PolicyEnforcement{})
 	require.Equal(t, 9, e.proxies())
+}
+
+// The conditions of kinds that proxies do not obey are answered without the other servers, also
+// while one of these hangs: `meridian status` asks about each such kind.
+func TestConditionsWithoutProxiesAreAnsweredHere(t *testing.T) {
+	one := newServerOne(t)
+	for _, d := range resource.Kinds() {
+		if inherit.Follows(d.Kind) {
+			require.NotPanics(t, func() { // there is no cluster.Server to ask others by
+				asked := question.Conditions{Kind: d.Kind}
+				require.Empty(t, one.others.partsOf(t.Context(), question.Request(asked, "", ""), asked), d.Kind)
+			})
+		}
+	}
 }
 
 // What proxies do not obey is one warning for each field and kind of proxies, whatever server
