@@ -204,7 +204,7 @@ func (a *app) sendApply(ctx context.Context, c *client.Client, request *meridian
 		response, err = batch.Apply(ctx, c, request)
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, c.Timeout) // of the write and the wait together
+	bounded, cancel := context.WithTimeout(ctx, c.Left()) // of the write and the wait together
 	defer cancel()
 	if err := c.Call(bounded, send); err != nil {
 		return explainInterrupt(explainTooLarge(err, "`meridian apply --in-batches` writes it"), request.GetDryRun())

@@ -184,7 +184,55 @@ func TestApplyGivesUpWhenUnavailableForTheWholeTimeout(t *testing.T) {
 	require.Equal(t, exit.Unavailable, out.code)
 	require.Empty(t, out.stdout)
 	require.Equal(t, "Error: the control plane at "+h.address+" is unavailable: there is no leader\n", out.stderr)
-	require.Len(t, h.server.Calls, 2)
+	require.Equal(t, []string{"Apply", "Members", "Apply"}, h.server.Calls)
+}
+
+// TestApplyWithoutALeaderSaysWhoIsMissing: the error names the servers that the one which has
+// no leader does not reach, and says what to do.
+func TestApplyWithoutALeaderSaysWhoIsMissing(t *testing.T) {
+	h := newHarness(t)
+	h.server.AllMembers = threeServers()
+	h.server.AllMembers.Leader, h.server.AllMembers.Members[0].State = "", "candidate"
+	h.server.Before = func(method string) error {
+		if method == "Members" {
+			return nil
+		}
+		return rpcerr.New(rpcerr.Unavailable, "NO_LEADER", "there is no leader").WithRetry(2 * time.Hour)
+	}
+	require.Equal(t, outcome{exit.Unavailable, "", "Error: the control plane at " + h.address + ` is unavailable: there is no leader
+Why: there is no leader: of 2 servers with a vote 1 answer, and it takes 2
+  g3 at 10.0.0.3:5690 does not answer
+Start the servers that do not answer, or fix the network between them: docs/operations/leader-loss.md.
+`}, h.runWith(t.Context(), secretYAML, "apply", "-f", "-", "--timeout", "1h"))
+
+	h.server.AllMembers.Leader = "g1"
+	require.NotContains(t, h.runWith(t.Context(), secretYAML, "apply", "-f", "-", "--timeout", "1h").stderr, "Why", "it has one now")
+}
+
+// TestThePlanTakesOfTheTimeout: a write takes no longer than --timeout with the plan that is
+// made of it before, which takes half of it at most.
+func TestThePlanTakesOfTheTimeout(t *testing.T) {
+	for method, args := range map[string][]string{"Apply": {"apply", "-f", "-", "--timeout", "1h"}, "Delete": {"delete", "Mesh", "demo", "--timeout", "1h"}} {
+		h := newHarness(t)
+		h.lossBudget = 20 * time.Millisecond
+		var left []time.Duration
+		h.server.Entered = func(ctx context.Context, entered string) {
+			if entered != method {
+				return
+			}
+			deadline, _ := ctx.Deadline()
+			if left = append(left, time.Until(deadline)); len(left) == 1 {
+				<-ctx.Done() // the plan hangs
+			}
+		}
+		out := h.runWith(t.Context(), "{type: Mesh, name: demo}", args...)
+		require.Contains(t, out.stderr, "there is no plan after 20ms", method)
+		require.Len(t, left, 2, method)
+		require.LessOrEqual(t, left[1], time.Hour-20*time.Millisecond, method)
+
+		h.lossBudget, left = time.Hour, nil
+		require.Contains(t, h.runWith(t.Context(), "{type: Mesh, name: demo}", append(args[:len(args)-1], "100ms")...).stderr, "there is no plan after 50ms", method)
+	}
 }
 
 func TestApplyWaitForZones(t *testing.T) {

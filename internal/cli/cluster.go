@@ -143,7 +143,7 @@ func memberTable(members *meridianv1.MembersResponse, wide bool) *print.Table {
 	}
 	for _, m := range members.GetMembers() {
 		row := []string{m.GetName(), m.GetState(), print.YesNo(m.GetVoter()), strconv.FormatUint(m.GetAppliedRevision(), 10), m.GetGrpc()}
-		if m.GetState() == stateUnreachable {
+		if m.GetState() == client.StateUnreachable {
 			row[3] = "" // it does not say
 		}
 		if wide {

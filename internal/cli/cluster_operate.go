@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -50,7 +49,7 @@ func (a *app) showLeader(ctx context.Context, f print.Format) error {
 	}
 	switch {
 	case len(leading.GetMembers()) == 0:
-		return noLeader(members)
+		return client.NoLeader(members)
 	case f == print.FormatName:
 		return a.Println(members.GetLeader())
 	case f.Structured():
@@ -58,31 +57,6 @@ func (a *app) showLeader(ctx context.Context, f print.Format) error {
 	}
 	return a.Table(memberTable(leading, f == print.FormatWide))
 }
-
-// noLeader reports that there is no leader, and which servers are missing.
-func noLeader(members *meridianv1.MembersResponse) error {
-	voters, answering := 0, 0
-	var missing []string
-	for _, m := range members.GetMembers() {
-		if !m.GetVoter() {
-			continue
-		}
-		voters++
-		if m.GetState() == stateUnreachable {
-			missing = append(missing, fmt.Sprintf("  %s at %s does not answer", m.GetName(), print.OrDash(m.GetRaft())))
-		} else {
-			answering++
-		}
-	}
-	out := exit.Failf(exit.Unavailable, "server %s has no leader: writes are refused until one is elected", members.GetSelf())
-	if answering < voters/2+1 {
-		out = exit.Failf(exit.Unavailable, "there is no leader: of %d servers with a vote %d answer, and it takes %d", voters, answering, voters/2+1)
-	}
-	return out.With(missing...)
-}
-
-// stateUnreachable is how a member is listed that does not answer.
-const stateUnreachable = "unreachable"
 
 func newTransferLeadershipCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{

@@ -134,7 +134,7 @@ func (o *overview) surveyServers(ctx context.Context, c *client.Client) error {
 	}
 	for _, m := range members.GetMembers() {
 		o.Servers = append(o.Servers, viewMember(m))
-		if m.GetState() == stateUnreachable {
+		if m.GetState() == client.StateUnreachable {
 			o.problem("server %s is unreachable: %s", m.GetName(), m.GetProblem())
 		}
 	}

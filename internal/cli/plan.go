@@ -429,17 +429,19 @@ func (a *app) askBeforeLoss(ctx context.Context, c *client.Client, change *propo
 	if !change.concerns() {
 		return nil, nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, a.lossBudget)
+	budget, begun := min(a.lossBudget, c.Timeout/2), time.Now()
+	bounded, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
 	p, err := planned(bounded, c, change)
+	c.Spend(min(time.Since(begun), c.Timeout/2)) // with the change it takes what one request may
 	code := rpcerr.CodeOf(err)
 	switch {
 	case err == nil:
 		return p.Findings, a.confirmLoss(ctx, p, yes, inputTaken)
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case bounded.Err() != nil:
-		a.Message("Note: what this takes away is not known: there is no plan after %s; `meridian plan` waits longer", a.lossBudget)
+	case bounded.Err() != nil, exit.Explain(err).Code == exit.Timeout: // one of the two clocks is first
+		a.Message("Note: what this takes away is not known: there is no plan after %s; `meridian plan` waits longer", budget)
 	case rpcerr.HasReason(err, "PLAN_TOO_LARGE"):
 		a.Message("Note: what this takes away is not known: %v", err)
 	case rpcerr.HasReason(err, "UNKNOWN_FIELDS"):

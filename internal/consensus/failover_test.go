@@ -509,6 +509,15 @@ func TestWithoutALeaderIsSaidSoon(t *testing.T) {
 		require.ErrorIs(t, err, consensus.ErrUnavailable)
 		require.Less(t, time.Since(began), 9*time.Second)
 
+		// A caller with less time hears it before that is over.
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = b.node.Propose(short, store.Txn{RequestID: "3", Ops: []store.Op{put("k", "3")}})
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+		_, err = b.node.Read(short)
+		require.ErrorIs(t, err, consensus.ErrUnavailable)
+		require.NoError(t, short.Err())
+
 		written := make(chan error, 1)
 		go func() {
 			_, err := b.node.Propose(t.Context(), store.Txn{RequestID: "2", Ops: []store.Op{put("k", "2")}})

@@ -14,6 +14,9 @@ import (
 )
 
 const (
+	// answerMargin is how long before the end of the caller's time a request ends that waits
+	// for a leader, so that the caller hears why.
+	answerMargin = 250 * time.Millisecond
 	// retryPause is how long a request waits for a leader before it looks again,
 	// should nothing wake it.
 	retryPause = 20 * time.Millisecond
@@ -110,7 +113,7 @@ func (n *proposer) write(ctx context.Context, p *proposal) (store.Result, error)
 	for {
 		moved := n.moved.Wait()
 		result, err := n.attempt(ctx, p, moved)
-		if err == nil || result.Err != nil || !p.again(err) || n.network == nil || n.leaderless(&led) {
+		if err == nil || result.Err != nil || !p.again(err) || n.network == nil || n.leaderless(ctx, &led) {
 			return p.outcome(result, err)
 		}
 		if !n.pause(ctx, moved, p.patience.C) {
@@ -246,13 +249,14 @@ func (n *proposer) takeSpace(ctx context.Context, p *proposal) (bytes int64, err
 }
 
 // leaderless reports whether a request has waited for a leader for as long as it
-// should. led is when there was one last, to the knowledge of the request.
-func (n *core) leaderless(led *time.Time) bool {
+// should, or nearly as its caller does. led is when there was one last, to the knowledge of the request.
+func (n *core) leaderless(ctx context.Context, led *time.Time) bool {
 	if id, _ := n.Leader(); id != "" || n.cfg.LeaderTimeout == 0 {
 		*led = time.Now()
 		return false
 	}
-	return time.Since(*led) > n.cfg.LeaderTimeout
+	until, limited := ctx.Deadline()
+	return time.Since(*led) > n.cfg.LeaderTimeout || limited && time.Until(until) < answerMargin
 }
 
 // pause waits until another attempt may do better, and reports whether there is

@@ -46,7 +46,7 @@ func (n *reader) read(ctx context.Context) (resource.Revision, error) {
 			}
 			return n.st.Revision(), nil
 		}
-		if n.network == nil || context.Cause(ctx) != nil || n.leaderless(&led) || !n.pause(ctx, moved, patience.C) {
+		if n.network == nil || context.Cause(ctx) != nil || n.leaderless(ctx, &led) || !n.pause(ctx, moved, patience.C) {
 			return 0, err
 		}
 	}

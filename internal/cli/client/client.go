@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -94,6 +95,11 @@ type Client struct {
 	headers *headers
 	// notice informs the user about retries.
 	notice func(format string, args ...any)
+	// spent is what the command has taken of Timeout.
+	spent time.Duration
+	// leaderless says why there is no leader, where the server that has none knows; nil until
+	// it is asked.
+	leaderless atomic.Pointer[exit.Failure]
 }
 
 // Connect opens the control plane that the flags and the configuration choose.
@@ -168,6 +174,12 @@ func (c *Client) learnServers(named []byte) {
 	}
 }
 
+// Spend has later calls take so much less than Timeout.
+func (c *Client) Spend(d time.Duration) { c.spent += d }
+
+// Left is how long a call may take now.
+func (c *Client) Left() time.Duration { return c.Timeout - c.spent }
+
 // Call makes one request within the timeout. While a control plane that was
 // reached before is unavailable (it restarts, or it chooses a leader), or says that
 // it can take the request in a while, the
@@ -175,7 +187,7 @@ func (c *Client) learnServers(named []byte) {
 // be safe to repeat, which writes are by their request id. A control plane that
 // cannot be reached at all is reported at once.
 func (c *Client) Call(ctx context.Context, fn func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.Left())
 	defer cancel()
 	return c.Explain(ctx, c.repeat(ctx, fn))
 }
@@ -189,6 +201,7 @@ func (c *Client) repeat(ctx context.Context, fn func(context.Context) error) err
 			sending = batch.WithAge(sending, time.Since(begun))
 		}
 		err := fn(sending)
+		c.learnLeaderless(ctx, err)
 		if status.Code(err) == codes.DeadlineExceeded && unavailable != nil {
 			return unavailable // it was so all the time: say why
 		}
@@ -323,7 +336,7 @@ func (c *Client) Explain(ctx context.Context, err error) error {
 	case lasting(answered):
 		return answered
 	case answered.Code == rpcerr.Unavailable && c.log.Connected() && !c.log.Rejected():
-		return exit.Failf(exit.Unavailable, "the control plane at %s is unavailable: %s", c.Target, c.problem(answered)).With(exit.Effect(answered)...).With(c.eachServer()...)
+		return exit.Failf(exit.Unavailable, "the control plane at %s is unavailable: %s", c.Target, c.problem(answered)).With(exit.Effect(answered)...).With(c.eachServer()...).With(c.whyLeaderless()...)
 	case answered.Code == rpcerr.Unavailable:
 		return c.explainUnreachable(answered.Message)
 	}

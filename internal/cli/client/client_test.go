@@ -11,12 +11,25 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	meridianv1 "meridian/api/meridian/v1"
 	"meridian/internal/dial"
 	"meridian/internal/rpcerr"
 )
+
+// membersAsked counts how often it is asked for the servers.
+type membersAsked struct {
+	meridianv1.ClusterServiceClient
+	times int
+}
+
+func (m *membersAsked) Members(context.Context, *meridianv1.MembersRequest, ...grpc.CallOption) (*meridianv1.MembersResponse, error) {
+	m.times++
+	return nil, status.Error(codes.Unavailable, "no")
+}
 
 // TestRepeat is when a request is sent again, and until when, in virtual time.
 func TestRepeat(t *testing.T) {
@@ -48,7 +61,8 @@ func TestRepeat(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				attempts, notices := 0, []string{}
-				client := &Client{log: dial.NewLog(), servers: &dial.Servers{}, Timeout: 10 * time.Second}
+				members := &membersAsked{}
+				client := &Client{ClusterServiceClient: members, log: dial.NewLog(), servers: &dial.Servers{}, Timeout: 10 * time.Second}
 				if !c.never {
 					client.log.Record("a:1", nil)
 				}
@@ -64,6 +78,7 @@ func TestRepeat(t *testing.T) {
 				require.Equal(t, c.want, err)
 				require.Equal(t, c.attempts, attempts)
 				require.Len(t, notices, c.notices)
+				require.LessOrEqual(t, members.times, 1, "servers are asked once who is missing")
 				for _, notice := range notices {
 					require.Equal(t, "The control plane is unavailable (there is no leader); retrying for up to 10s.", notice)
 				}

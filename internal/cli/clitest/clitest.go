@@ -62,6 +62,8 @@ type Server struct {
 	// Before is called with every method's short name and may fail the call;
 	// After may hide that a call succeeded.
 	Before, After func(method string) error
+	// Entered is called with every method's context and short name.
+	Entered func(ctx context.Context, method string)
 	// Lacks are kinds that it does not know, as a server of an older release.
 	Lacks          []string
 	Warnings       []string
@@ -129,6 +131,9 @@ func (s *Server) enter(ctx context.Context, full string) error {
 		if err := grpc.SetHeader(ctx, metadata.Pairs(clientconfig.ServersHeader, servers)); err != nil {
 			return err
 		}
+	}
+	if s.Entered != nil {
+		s.Entered(ctx, method)
 	}
 	if before != nil {
 		return before(method)
