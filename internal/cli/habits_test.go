@@ -239,11 +239,15 @@ func TestStatus(t *testing.T) {
 	h.server.AllMembers = threeServers()
 	h.server.AllZones[0] = &meridianv1.ZoneStatus{Name: "east", State: "lagging", Lag: 3}
 	failing = "AuthPolicy"
+	h.server.AllZones = append(h.server.AllZones,
+		&meridianv1.ZoneStatus{Name: "all", State: "in-sync", Instances: []string{"a", "b", "c"}, ServersOfZone: 3},
+		&meridianv1.ZoneStatus{Name: "south", State: "in-sync", Instances: []string{"a", "b"}, ServersOfZone: 3})
 	out := h.run("status")
 	require.Equal(t, exit.No, out.code)
 	require.Contains(t, out.stdout, `Needs attention:
   server g3 is unreachable: connection refused
   zone east is lagging, 3 changes behind
+  zone south has 3 servers, of which the global reaches 2: `+"`meridian cluster members`"+`, asked of a server of the zone, shows how they stand
   AuthPolicy/p in mesh default: Accepted is False (TargetNotFound)
 `)
 	require.Empty(t, out.stderr)

@@ -149,6 +149,10 @@ func (o *overview) surveyZones(ctx context.Context, c *client.Client) error {
 	o.note(zones.GetNotes())
 	for _, z := range zones.GetZones() {
 		o.Zones = append(o.Zones, viewZone(z))
+		if n := away(z); n > 0 && z.GetState() != "disabled" {
+			o.problem("zone %s has %s, of which the global reaches %d: `meridian cluster members`, asked of a server of the zone, shows how they stand",
+				z.GetName(), print.Plural(n+len(z.GetInstances()), "server"), len(z.GetInstances()))
+		}
 		switch n := len(z.GetQuarantined()); {
 		case z.GetState() == "disabled":
 		case z.GetState() != "in-sync" && z.GetState() != stateDraining:

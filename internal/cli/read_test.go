@@ -322,18 +322,18 @@ func TestWatchTooFarBehind(t *testing.T) {
 func TestZones(t *testing.T) {
 	h := newHarness(t)
 	h.server.AllZones = []*meridianv1.ZoneStatus{
-		{Name: "east", State: "in-sync", Revision: 1840, Instances: []string{"e1", "e2"}, Servers: []string{"g1", "g2"}, Versions: []string{"1.2.0"}, LastSeen: timestamppb.New(clitest.Epoch)},
+		{Name: "east", State: "in-sync", Revision: 1840, Instances: []string{"e1", "e2"}, Servers: []string{"g1", "g2"}, Versions: []string{"1.2.0"}, LastSeen: timestamppb.New(clitest.Epoch), ServersOfZone: 3},
 		{Name: "west", State: "lagging", Revision: 1700, Lag: 12, Instances: []string{"w1"}, Quarantined: []*meridianv1.Quarantined{
 			{Kind: "Retry", Mesh: "default", Name: "r", Version: 2, Message: "unknown field"},
 		}},
 		{Name: "north", State: "offline", LastError: "no route\nto host"},
 	}
 	require.Equal(t, `NAME   STATE    REVISION  LAG  INSTANCES  LAST ERROR
-east   in-sync  1840      0    2          -
+east   in-sync  1840      0    2 of 3     -
 west   lagging  1700      12   1          1 resource quarantined, first Retry/r: unknown field
 north  offline  -         -    0          no route to host
 `, h.ok("zones"))
-	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2      g1,g2    1.2.0    10m")
+	require.Contains(t, h.ok("zones", "-o", "wide"), "e1,e2 of 3  g1,g2    1.2.0    10m")
 	h.server.Notes = []string{"server g3 could not be asked for its zones: connection refused"}
 	out := h.run("zones")
 	require.Equal(t, "Warning: zones may be shown as offline that are not: server g3 could not be asked for its zones: connection refused\n", out.stderr)
@@ -348,6 +348,7 @@ north  offline  -         -    0          no route to host
 	require.NoError(t, json.Unmarshal([]byte(h.ok("zones", "-o", "json")), &got))
 	require.Equal(t, uint64(1840), got.Revision)
 	require.Equal(t, uint64(12), got.Items[1].Lag)
+	require.Equal(t, uint32(3), got.Items[0].ServersOfZone)
 	require.Equal(t, "unknown field", got.Items[1].Quarantined[0].Message)
 	require.Equal(t, []string{}, got.Items[2].Instances)
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -64,16 +65,18 @@ func zones(ctx context.Context, c *client.Client) (*meridianv1.ZonesResponse, er
 
 // zoneView is a zone's status as JSON.
 type zoneView struct {
-	Name        string            `json:"name"`
-	State       string            `json:"state"`
-	Revision    uint64            `json:"revision"`
-	Lag         uint64            `json:"lag"`
-	Instances   []string          `json:"instances"`
-	Servers     []string          `json:"servers"`
-	Versions    []string          `json:"versions"`
-	LastError   string            `json:"lastError"`
-	LastSeen    string            `json:"lastSeen,omitempty"`
-	Quarantined []quarantinedView `json:"quarantined"`
+	Name      string   `json:"name"`
+	State     string   `json:"state"`
+	Revision  uint64   `json:"revision"`
+	Lag       uint64   `json:"lag"`
+	Instances []string `json:"instances"`
+	Servers   []string `json:"servers"`
+	Versions  []string `json:"versions"`
+	// ServersOfZone is there for a zone of several servers that is connected.
+	ServersOfZone uint32            `json:"serversOfZone,omitempty"`
+	LastError     string            `json:"lastError"`
+	LastSeen      string            `json:"lastSeen,omitempty"`
+	Quarantined   []quarantinedView `json:"quarantined"`
 	// Drain is there for a zone that is to drain.
 	Drain *drainView `json:"drain,omitempty"`
 }
@@ -99,7 +102,7 @@ func viewZone(z *meridianv1.ZoneStatus) zoneView {
 	view := zoneView{
 		Name: z.GetName(), State: z.GetState(), Revision: z.GetRevision(), Lag: z.GetLag(),
 		Instances: append([]string{}, z.GetInstances()...), Servers: append([]string{}, z.GetServers()...), Versions: append([]string{}, z.GetVersions()...), LastError: z.GetLastError(),
-		Quarantined: []quarantinedView{},
+		Quarantined: []quarantinedView{}, ServersOfZone: z.GetServersOfZone(),
 	}
 	if t := z.GetLastSeen(); t != nil {
 		view.LastSeen = t.AsTime().UTC().Format(time.RFC3339)
@@ -152,6 +155,15 @@ func (a *app) printZones(f print.Format, zones *meridianv1.ZonesResponse) error 
 	return a.Table(a.zoneTable(zones, f == print.FormatWide))
 }
 
+// away counts the servers of a zone that are not connected while others of it are.
+func away(z *meridianv1.ZoneStatus) int {
+	connected := len(z.GetInstances())
+	if connected == 0 {
+		return 0
+	}
+	return max(0, int(z.GetServersOfZone())-connected)
+}
+
 // zoneState is the state of a zone, with a mark where it is to drain beside it.
 func zoneState(z *meridianv1.ZoneStatus) string {
 	if z.GetDrain() != nil && z.GetState() != stateDraining {
@@ -175,10 +187,14 @@ func (a *app) zoneTable(zones *meridianv1.ZonesResponse, wide bool) *print.Table
 		if z.GetLastSeen() == nil && z.GetRevision() == 0 {
 			row[2], row[3] = "", "" // this server has no report of it
 		}
+		of := "" // how many there should be
+		if away(z) > 0 {
+			of = fmt.Sprintf(" of %d", z.GetServersOfZone())
+		}
 		if wide {
-			row = append(row, strings.Join(z.GetInstances(), ","), strings.Join(z.GetServers(), ","), strings.Join(z.GetVersions(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
+			row = append(row, strings.Join(z.GetInstances(), ",")+of, strings.Join(z.GetServers(), ","), strings.Join(z.GetVersions(), ","), a.ago(z.GetLastSeen()), strconv.Itoa(len(z.GetQuarantined())))
 		} else {
-			row = append(row, strconv.Itoa(len(z.GetInstances())))
+			row = append(row, strconv.Itoa(len(z.GetInstances()))+of)
 		}
 		t.Add(append(row, lastError)...)
 	}

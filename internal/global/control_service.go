@@ -74,7 +74,7 @@ func encodeZone(z zonesync.ZoneStatus) *meridianv1.ZoneStatus {
 	out := &meridianv1.ZoneStatus{
 		Name: string(z.Name), State: shownState(z), Revision: uint64(z.Revision), Lag: z.Lag,
 		Instances: z.Instances, Servers: z.Servers, LastError: z.LastError, Versions: z.Versions,
-		Quarantined: encodeQuarantined(z.Quarantined),
+		Quarantined: encodeQuarantined(z.Quarantined), ServersOfZone: uint32(z.ServersOfZone), //nolint:gosec // a count
 	}
 	if !z.LastSeen.IsZero() {
 		out.LastSeen = timestamppb.New(z.LastSeen)

@@ -71,8 +71,9 @@ func TestADrainingZone(t *testing.T) {
 	require.Equal(t, "lagging", encodeZone(z).GetState())
 	require.True(t, encodeZone(z).GetDrain().GetUnsupported())
 	require.Len(t, fleetStatus{zones: []zonesync.ZoneStatus{z}}.absent(), 1)
-	in := zonesync.Instance{Zone: "east", ID: "i", Drains: true, Draining: zonesync.Draining{Begun: true, Dataplanes: 3, Applied: 1, OfZone: true}}
+	in := zonesync.Instance{Zone: "east", ID: "i", ServersOfZone: 3, Drains: true, Draining: zonesync.Draining{Begun: true, Dataplanes: 3, Applied: 1, OfZone: true}}
 	report := decodeReport(encodeReport(zonesync.Report{Instances: []zonesync.Instance{in}}, nil, true))
 	require.True(t, report.Instances[0].Drains)
 	require.Equal(t, in.Draining, report.Instances[0].Draining)
+	require.Equal(t, 3, report.Instances[0].ServersOfZone)
 }

@@ -150,7 +150,7 @@ func encodeInstance(in zonesync.Instance, brief bool) *peerv1.ZoneInstance {
 		QuietMs: uint64(max(in.Quiet, 0).Milliseconds()), Epoch: encodeEpoch(in.Epoch), Revision: uint64(in.Revision),
 		Lag: in.Lag, LastError: in.LastError, Authorities: in.Authorities, Version: in.Version, Applied: in.Applied,
 		Drains: in.Drains, Draining: in.Draining.Begun, Dataplanes: in.Draining.Dataplanes, DataplanesApplied: in.Draining.Applied,
-		DataplanesOfZone: in.Draining.OfZone,
+		DataplanesOfZone: in.Draining.OfZone, Servers: uint32(in.ServersOfZone), //nolint:gosec // a count
 	}
 	if !brief {
 		out.Quarantined = encodeQuarantined(in.Quarantined)
@@ -194,7 +194,7 @@ func decodeReport(r *peerv1.ZoneReport) zonesync.Report {
 			Zone: resource.ZoneName(in.GetZone()), ID: in.GetId(), Server: r.GetServer(), Lease: in.GetLease(), Connected: in.GetConnected(),
 			Quiet: time.Duration(in.GetQuietMs()) * time.Millisecond, Epoch: decodeEpoch(in.GetEpoch()), Revision: resource.Revision(in.GetRevision()),
 			Lag: in.GetLag(), LastError: in.GetLastError(), Applied: in.GetApplied(), Authorities: in.GetAuthorities(), Version: in.GetVersion(),
-			Drains: in.GetDrains(), Draining: zonesync.Draining{
+			ServersOfZone: int(in.GetServers()), Drains: in.GetDrains(), Draining: zonesync.Draining{
 				Begun: in.GetDraining(), Dataplanes: in.GetDataplanes(), Applied: in.GetDataplanesApplied(), OfZone: in.GetDataplanesOfZone(),
 			},
 		}

@@ -38,6 +38,8 @@ type Instance struct {
 	Version, Authorities string
 	// Quarantined is what it could not accept, by key.
 	Quarantined []Quarantined
+	// ServersOfZone is how many servers its zone has, as it says; 0: it does not.
+	ServersOfZone int
 	// Drains says that it can be told to drain, Draining how far it has.
 	Drains   bool
 	Draining Draining
@@ -113,7 +115,7 @@ func (s *Server) instances(now time.Time, applied func(*instance) bool) []Instan
 			out = append(out, Instance{
 				Zone: zone, ID: id, Server: s.cfg.Name, Lease: in.lease, Connected: in.conn != nil, Quiet: now.Sub(in.lastSeen),
 				Epoch: in.epoch, Revision: in.acked, Lag: s.lag(in.acked, in.epoch, in.lastSeen, now), LastError: in.problem(),
-				Version: in.version, Authorities: in.authorities, Drains: in.drains, Draining: in.draining,
+				Version: in.version, Authorities: in.authorities, Drains: in.drains, Draining: in.draining, ServersOfZone: int(in.serversOfZone),
 				Quarantined: slices.SortedFunc(maps.Values(in.quarantined), func(a, b Quarantined) int { return a.Key.Compare(b.Key) }),
 				Applied:     applied != nil && applied(in),
 			})
@@ -244,6 +246,7 @@ func summary(zone resource.ZoneName, instances []Instance, now time.Time) ZoneSt
 				differ = true
 			}
 			silent = silent || in.Quiet > staleAfter
+			out.ServersOfZone = max(out.ServersOfZone, in.ServersOfZone)
 		}
 		if seen := now.Add(-in.Quiet); seen.After(out.LastSeen) {
 			out.LastSeen = seen

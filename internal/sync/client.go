@@ -49,7 +49,10 @@ type ClientConfig struct {
 	// both.
 	Drain    func(draining bool) error
 	Draining func() Draining
-	Logger   *slog.Logger
+	// ServersOfZone returns how many servers the zone has, with this one. It is called for
+	// every acknowledgement. Optional: without it the zone does not say.
+	ServersOfZone func() int
+	Logger        *slog.Logger
 	// DialOptions are added to the connection's. Optional.
 	DialOptions []grpc.DialOption
 }

@@ -118,3 +118,41 @@ func TestAZoneThatCannotDrain(t *testing.T) {
 	require.Equal(t, &yes, told.toldDraining)
 	require.Nil(t, told.drainLocked())
 }
+
+// A zone says how many servers it has, so that one that is away is not forgotten: by the
+// membership of the zone, until it is removed there.
+func TestAZoneSaysHowManyServersItHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var servers atomic.Int32
+		servers.Store(3)
+		options := func(_ *ReplicaConfig, cc *ClientConfig) { cc.ServersOfZone = func() int { return int(servers.Load()) } }
+		one := c.zone("east", t.TempDir(), options)
+		two := c.zone("east", t.TempDir(), options)
+		alone := c.zone("west", t.TempDir())
+		c.write(put(policyKey("a"), `{}`))
+		for _, z := range []*zone{one, two, alone} {
+			c.synced(z)
+		}
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		require.Len(t, c.state("east").Instances, 2)
+		require.Equal(t, 3, c.state("east").ServersOfZone)
+		require.Zero(t, c.state("west").ServersOfZone)
+		two.stop()
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		require.Len(t, c.state("east").Instances, 1)
+		require.Equal(t, 3, c.state("east").ServersOfZone)
+		servers.Store(1) // the others were removed
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 1, c.state("east").ServersOfZone)
+		one.stop()
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		require.Zero(t, c.state("east").ServersOfZone)
+		alone.stop()
+		c.stop()
+	})
+}

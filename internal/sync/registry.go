@@ -63,6 +63,9 @@ type ZoneStatus struct {
 	// Draining is how far it has drained, CanDrain that every connected instance can.
 	Draining Draining
 	CanDrain bool
+	// ServersOfZone is how many servers the zone has, as the connected ones say: where that is
+	// more than there are Instances, some are away. 0: it has one, or they do not say.
+	ServersOfZone int
 	// ToDrain: its Zone says that it is to drain. Servers of zones leave it false.
 	ToDrain bool
 }
@@ -84,6 +87,8 @@ type instance struct {
 	lastError   string
 	version     string
 	authorities string
+	// serversOfZone is how many servers its zone has, as it says; 0: it does not.
+	serversOfZone uint32
 	// drains: it can be told to drain.
 	drains      bool
 	draining    Draining
@@ -217,7 +222,7 @@ func (r *registry) acknowledge(zone resource.ZoneName, c *conn, a *syncv1.Ack, n
 		in.authorities = authorities
 		r.wakeLocked()
 	}
-	in.draining = drainingOf(a)
+	in.draining, in.serversOfZone = drainingOf(a), min(a.Servers, maxInstances)
 	r.reportsLocked(zone, in, a.Nacks)
 	epoch, acked := epochFrom(a.Epoch), resource.Revision(a.Revision)
 	if in.epoch != epoch || in.acked != acked {

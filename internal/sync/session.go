@@ -205,6 +205,9 @@ func (s *session) acknowledge(ctx context.Context) (wait time.Duration, err erro
 		d := s.client.cfg.Draining()
 		ack.Draining, ack.Dataplanes, ack.DataplanesApplied, ack.DataplanesOfZone = d.Begun, d.Dataplanes, d.Applied, d.OfZone
 	}
+	if s.client.cfg.ServersOfZone != nil {
+		ack.Servers = uint32(s.client.cfg.ServersOfZone()) //nolint:gosec // a count
+	}
 	_, wait = m.pace.Due(now)
 	return wait, s.enqueue(ctx, &syncv1.ZoneFrame{Body: &syncv1.ZoneFrame_Ack{Ack: ack}})
 }

@@ -206,6 +206,9 @@ func (z *zone) openReplica() error {
 		AnswerAudit: z.auditAnswer(),
 		Drain:       z.drain, Draining: z.drained,
 	}
+	if z.cluster != nil {
+		client.ServersOfZone = func() int { return len(z.Node.Servers()) }
+	}
 	if z.bundle.CA != "" {
 		client.Trust = z.authorities.trust
 	}

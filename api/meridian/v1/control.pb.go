@@ -318,7 +318,10 @@ type ZoneStatus struct {
 	Versions []string `protobuf:"bytes,10,rep,name=versions,proto3" json:"versions,omitempty"`
 	// The zone is to take no dataplanes, and to have those that it has leave. Absent
 	// when it is not.
-	Drain         *ZoneDrain `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain *ZoneDrain `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
+	// How many servers the zone has, as the connected ones say: where instances has
+	// fewer, the others are away. 0 for a zone of one, and while none is connected.
+	ServersOfZone uint32 `protobuf:"varint,12,opt,name=servers_of_zone,json=serversOfZone,proto3" json:"servers_of_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,6 +431,13 @@ func (x *ZoneStatus) GetDrain() *ZoneDrain {
 		return x.Drain
 	}
 	return nil
+}
+
+func (x *ZoneStatus) GetServersOfZone() uint32 {
+	if x != nil {
+		return x.ServersOfZone
+	}
+	return 0
 }
 
 // How far a zone that drains has come.
@@ -728,7 +738,7 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"incomplete\">\n" +
 	"\fSilentServer\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xfa\x02\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xa2\x03\n" +
 	"\n" +
 	"ZoneStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -743,7 +753,8 @@ const file_meridian_v1_control_proto_rawDesc = "" +
 	"\aservers\x18\t \x03(\tR\aservers\x12\x1a\n" +
 	"\bversions\x18\n" +
 	" \x03(\tR\bversions\x12,\n" +
-	"\x05drain\x18\v \x01(\v2\x16.meridian.v1.ZoneDrainR\x05drain\"\x92\x01\n" +
+	"\x05drain\x18\v \x01(\v2\x16.meridian.v1.ZoneDrainR\x05drain\x12&\n" +
+	"\x0fservers_of_zone\x18\f \x01(\rR\rserversOfZone\"\x92\x01\n" +
 	"\tZoneDrain\x12\x14\n" +
 	"\x05begun\x18\x01 \x01(\bR\x05begun\x12\x1e\n" +
 	"\n" +

@@ -2712,8 +2712,10 @@ type ZoneInstance struct {
 	Dataplanes        uint64 `protobuf:"varint,16,opt,name=dataplanes,proto3" json:"dataplanes,omitempty"`
 	DataplanesApplied uint64 `protobuf:"varint,17,opt,name=dataplanes_applied,json=dataplanesApplied,proto3" json:"dataplanes_applied,omitempty"`
 	DataplanesOfZone  bool   `protobuf:"varint,18,opt,name=dataplanes_of_zone,json=dataplanesOfZone,proto3" json:"dataplanes_of_zone,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// How many servers the zone has, as in an Ack.
+	Servers       uint32 `protobuf:"varint,19,opt,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ZoneInstance) Reset() {
@@ -2870,6 +2872,13 @@ func (x *ZoneInstance) GetDataplanesOfZone() bool {
 		return x.DataplanesOfZone
 	}
 	return false
+}
+
+func (x *ZoneInstance) GetServers() uint32 {
+	if x != nil {
+		return x.Servers
+	}
+	return 0
 }
 
 type AskRequest struct {
@@ -4350,7 +4359,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04late\x18\x06 \x03(\tR\x04late\x12\x12\n" +
 	"\x04more\x18\t \x01(\bR\x04more\x12\x19\n" +
 	"\bzones_at\x18\n" +
-	" \x01(\tR\azonesAt\"\xc0\x04\n" +
+	" \x01(\tR\azonesAt\"\xda\x04\n" +
 	"\fZoneInstance\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -4373,7 +4382,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"dataplanes\x18\x10 \x01(\x04R\n" +
 	"dataplanes\x12-\n" +
 	"\x12dataplanes_applied\x18\x11 \x01(\x04R\x11dataplanesApplied\x12,\n" +
-	"\x12dataplanes_of_zone\x18\x12 \x01(\bR\x10dataplanesOfZone\"R\n" +
+	"\x12dataplanes_of_zone\x18\x12 \x01(\bR\x10dataplanesOfZone\x12\x18\n" +
+	"\aservers\x18\x13 \x01(\rR\aservers\"R\n" +
 	"\n" +
 	"AskRequest\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +

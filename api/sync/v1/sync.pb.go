@@ -1212,8 +1212,11 @@ type Ack struct {
 	DataplanesApplied uint64 `protobuf:"varint,10,opt,name=dataplanes_applied,json=dataplanesApplied,proto3" json:"dataplanes_applied,omitempty"`
 	// These are all dataplanes of the zone, which each of its servers counts.
 	DataplanesOfZone bool `protobuf:"varint,11,opt,name=dataplanes_of_zone,json=dataplanesOfZone,proto3" json:"dataplanes_of_zone,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How many servers the zone has, by its own membership. 0: it is a server by itself,
+	// or of a release that does not say.
+	Servers       uint32 `protobuf:"varint,12,opt,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ack) Reset() {
@@ -1321,6 +1324,13 @@ func (x *Ack) GetDataplanesOfZone() bool {
 		return x.DataplanesOfZone
 	}
 	return false
+}
+
+func (x *Ack) GetServers() uint32 {
+	if x != nil {
+		return x.Servers
+	}
+	return 0
 }
 
 // Nack reports one resource that the zone keeps but cannot use.
@@ -1908,7 +1918,7 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"\bBookmark\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\x04R\x04head\"\x8d\x03\n" +
+	"\x04head\x18\x03 \x01(\x04R\x04head\"\xa7\x03\n" +
 	"\x03Ack\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12,\n" +
 	"\x05nacks\x18\x02 \x03(\v2\x16.meridian.sync.v1.NackR\x05nacks\x12 \n" +
@@ -1923,7 +1933,8 @@ const file_sync_v1_sync_proto_rawDesc = "" +
 	"dataplanes\x12-\n" +
 	"\x12dataplanes_applied\x18\n" +
 	" \x01(\x04R\x11dataplanesApplied\x12,\n" +
-	"\x12dataplanes_of_zone\x18\v \x01(\bR\x10dataplanesOfZone\"\x90\x01\n" +
+	"\x12dataplanes_of_zone\x18\v \x01(\bR\x10dataplanesOfZone\x12\x18\n" +
+	"\aservers\x18\f \x01(\rR\aservers\"\x90\x01\n" +
 	"\x04Nack\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04mesh\x18\x02 \x01(\tR\x04mesh\x12\x12\n" +
