@@ -241,6 +241,7 @@ func TestAZoneOfThreeServers(t *testing.T) {
 	require.Equal(t, "two", one.registration("web-2").at())
 	two.kill()
 	require.NoError(t, lost.process.Process.Kill())
+	global.await("the global to show that a server is away", func() bool { return strings.Contains(global.must("zones"), " 2 of 3 ") })
 	one.await("the registration to be removed", func() bool { return one.registration("web-2") == nil })
 	one.must("cluster", "remove", "two")
 	four := zoneServer(t, global, one, "four").start().ready()
@@ -250,6 +251,7 @@ func TestAZoneOfThreeServers(t *testing.T) {
 		return four.registration("backend-1") != nil && four.dataplanes()["web-1"].State == "online"
 	})
 	global.await("the global to show three instances", func() bool { return global.instances("east") == 3 })
+	require.NotContains(t, global.must("zones"), " of ", "the lost server was removed")
 	got, err := callXDS(conn)
 	require.NoError(t, err)
 	require.Equal(t, "served", got)
