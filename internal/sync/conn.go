@@ -222,12 +222,17 @@ func (c *conn) receive(message *received) (send bool, err error) {
 	return c.take(f, time.Now())
 }
 
-// take takes a frame and reports whether there may be something to send because of it:
-// to wake the writer for every Ack costs more than to take it.
+// take takes a frame, unless the stream has ended, and reports whether there may be
+// something to send because of it: to wake the writer for every Ack costs more than to
+// take it.
 func (c *conn) take(f *syncv1.ZoneFrame, now time.Time) (send bool, err error) {
 	c.mu.Lock()
 	c.heard, c.ignored = now, false
+	ended := c.err
 	c.mu.Unlock()
+	if ended != nil {
+		return false, ended
+	}
 	switch b := f.GetBody().(type) {
 	case *syncv1.ZoneFrame_Hello:
 		deepstack.Run(func() { err = c.hello(b.Hello, now) }) // it authorizes, once
