@@ -134,7 +134,7 @@ func (s *Server) movable(now time.Time) []*conn {
 	for _, c := range s.dispatcher.streams() {
 		c.mu.Lock()
 		_, moved := b.moved[c.zone]
-		idle := c.membership == joined && c.err == nil && c.pub.following() && len(c.asks.pending) == 0
+		idle := c.joined && c.err == nil && c.pub.following() && len(c.asks.pending) == 0
 		if idle && !moved && now.Sub(c.began) >= movableAfter {
 			out = append(out, c)
 		}

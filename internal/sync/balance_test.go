@@ -168,7 +168,7 @@ func TestWhoIsMoved(t *testing.T) {
 			var streams []*conn
 			for i := range test.zones {
 				zone := fmt.Sprintf("z-%d", i)
-				c := &conn{server: s, pub: newPublisher(s.pacing, s.feed, s.cfg.Store.View), cancel: func() {}, membership: joined, zone: resource.ZoneName(zone), began: now.Add(-movableAfter)}
+				c := &conn{server: s, pub: newPublisher(s.pacing, s.feed, s.cfg.Store.View), cancel: func() {}, joined: true, zone: resource.ZoneName(zone), began: now.Add(-movableAfter)}
 				c.pub.phase = phaseFeed
 				c.writer.over = true
 				_, err := s.registry.join(c.zone, c, &syncv1.Hello{Zone: zone, Instance: "i"}, now)

@@ -30,14 +30,14 @@ type conn struct {
 	checked time.Time // when authorization was last asked again; the patrol's
 	due     due       // the dispatcher's
 
-	mu         sync.Mutex // guards what follows
-	pub        *publisher
-	membership membership
-	zone       resource.ZoneName
-	id         string    // instance
-	until      time.Time // when authorization is to be asked again; zero for never
-	err        error     // why the stream ends
-	asks       askQueue
+	mu     sync.Mutex // guards what follows
+	pub    *publisher
+	joined bool // the registry has the stream as one of its zone's
+	zone   resource.ZoneName
+	id     string    // instance
+	until  time.Time // when authorization is to be asked again; zero for never
+	err    error     // why the stream ends
+	asks   askQueue
 	// heard is when the zone last said anything, and ignored that it has left a
 	// question without an answer since.
 	heard   time.Time
@@ -49,19 +49,6 @@ type conn struct {
 	drains       bool
 	toldDraining *bool
 }
-
-// membership is whether a stream is in the registry. It goes through these in order,
-// or from the first to the last, and changes only in join and leave: a stream that
-// was left never joins. The zero value is that of a stream whose Hello has not been
-// accepted yet.
-type membership int
-
-const (
-	// joined: the registry has the stream as one of its zone's.
-	joined membership = iota + 1
-	// left: the stream has ended.
-	left
-)
 
 func newConn(s *Server, stream syncv1.SyncService_StreamServer, cancel context.CancelFunc) *conn {
 	now := time.Now()
@@ -112,7 +99,7 @@ func (c *conn) patrol(now time.Time) {
 func (c *conn) greeted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.membership == joined
+	return c.joined
 }
 
 func (c *conn) stalled(now time.Time) error {
@@ -124,9 +111,9 @@ func (c *conn) stalled(now time.Time) error {
 // reauthorize asks whether the zone may still be connected.
 func (c *conn) reauthorize() error {
 	c.mu.Lock()
-	zone, member := c.zone, c.membership == joined
+	zone, joined := c.zone, c.joined
 	c.mu.Unlock()
-	if !member {
+	if !joined {
 		return nil // hello sees that it has to ask again
 	}
 	if err := c.authorize(zone); err != nil {
@@ -166,10 +153,10 @@ func (c *conn) leave() {
 	c.mu.Lock()
 	c.pub.close()
 	c.asks.fail(fmt.Errorf("%w: %s", ErrZoneOffline, oneLine(c.err)))
-	zone, id, member, err := c.zone, c.id, c.membership == joined, c.err
-	c.membership = left
+	zone, id, joined, err := c.zone, c.id, c.joined, c.err
+	c.joined = false
 	c.mu.Unlock()
-	if member {
+	if joined {
 		err = c.server.registry.leave(zone, c, err, c.server.cfg.Store.View().Epoch(), time.Now())
 		if refused := (*fenceError)(nil); errors.As(err, &refused) && refused.reason == syncv1.FenceReason_FENCE_REASON_NOT_ADMITTED {
 			c.server.forgetDeleted(zone) // which may have been the reason
@@ -272,9 +259,6 @@ func (c *conn) hello(h *syncv1.Hello, now time.Time) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.membership == left {
-		return c.err
-	}
 	return c.pub.greet(h, now)
 }
 
@@ -306,17 +290,14 @@ func (c *conn) enter(zone resource.ZoneName, h *syncv1.Hello, now time.Time) err
 	}
 }
 
-// join has the registry take the stream in, unless it was left meanwhile.
+// join has the registry take the stream in.
 func (c *conn) join(zone resource.ZoneName, h *syncv1.Hello, now time.Time) (older *conn, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.membership == left {
-		return nil, c.err
-	}
 	if older, err = c.server.registry.join(zone, c, h, now); err != nil {
 		return nil, err
 	}
-	c.zone, c.id, c.membership, c.drains = zone, h.Instance, joined, canDrain(h)
+	c.zone, c.id, c.joined, c.drains = zone, h.Instance, true, canDrain(h)
 	c.server.cfg.Logger.Info("zone connected", "zone", zone, "instance", h.Instance, "revision", h.FromRevision, "version", claim(h.Version, maxVersion))
 	return older, nil
 }
@@ -363,7 +344,7 @@ func (c *conn) nextFrame(now time.Time) (*syncv1.GlobalFrame, time.Time, error) 
 	} else if !c.until.IsZero() && (deadline.IsZero() || left < deadline.Sub(now)) {
 		deadline = now.Add(left) // by the monotonic clock, as the others
 	}
-	if c.membership == 0 {
+	if !c.joined {
 		if deadline = c.began.Add(helloTimeout); !now.Before(deadline) {
 			err = fencef(syncv1.FenceReason_FENCE_REASON_PROTOCOL, "no Hello within %s", helloTimeout)
 		}
