@@ -80,7 +80,8 @@ type API struct {
 	Servers func() []string
 	// Codec encodes messages. Optional: nil for protobuf as gRPC does it.
 	Codec encoding.CodecV2
-	// Tap sees each call before anything else is done for it. Optional.
+	// Tap sees each call that is within the limits, before anything else is done for it.
+	// Optional.
 	Tap tap.ServerInHandle
 }
 

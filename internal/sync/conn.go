@@ -131,7 +131,7 @@ func (c *conn) authorize(zone resource.ZoneName) error {
 }
 
 // end has the stream end, with the first reason given. A zone that is sent the reason ends
-// the stream itself. What gRPC would answer to a zone whose context is ended first is that
+// the stream itself. If the server ended the context before that, gRPC would answer that
 // the call was cancelled.
 func (c *conn) end(err error) {
 	c.mu.Lock()
